@@ -1,8 +1,8 @@
-"""What devices said, in our words: GPUs, PCIe, memory, network ports.
+"""Reports of devices as facts: GPUs, PCIe, memory, network ports.
 
-Same rules as `facts`: immutable, CLOCK_BOOTTIME nanoseconds, what was seen and never what it means.
-A `device` is a PCI address with its function, in lower case ("0000:5d:00.0"). What a report means
-for a job is `DeviceFault`, made in `hardware` with the help of the catalogue.
+The rules of `facts` apply: immutable, CLOCK_BOOTTIME nanoseconds, an observation and never its meaning. A `device` is a
+PCI address with its function, in lower case ("0000:5d:00.0"). What a report means for a job is a `DeviceFault`, made in
+`devices` with the help of the catalogue.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kcover_ebpf.ids import Pid
 
 
 class Rung(Enum):
-    """Where an Xid was seen; the ladder of docs/hardware.md, best first."""
+    """Source in which an Xid was seen, best first (docs/hardware.md)."""
 
     KPROBE = "kprobe"
     TRACEPOINT = "tracepoint"
@@ -25,13 +25,13 @@ class Rung(Enum):
 
 @dataclass(frozen=True, slots=True)
 class XidSighting:
-    """The kernel half saw the driver report an error; joined with its other traces it is an Xid."""
+    """A BPF program saw the driver report an error; together with its other traces this becomes an Xid."""
 
     boottime_ns: int
     device: str
     number: int
     text: str
-    """As the driver worded it, or its format where that is not filled yet."""
+    """The driver's message, or its format string if the values are not filled in yet."""
     rung: Rung
 
 
@@ -42,14 +42,14 @@ class XidReported:
     boottime_ns: int
     device: str
     number: int
-    """Xid; 10000 and above: SXid."""
+    """Number of the Xid; of an SXid if it is 10000 or above."""
     text: str
-    """The driver's message behind the number and the process; empty where the rung has none."""
+    """The driver's message after the number and the process; empty if the source has none."""
     rung: Rung
     confirmed: bool
-    """False when only the console said so: who may write the kernel log could have forged it."""
+    """False if only the console showed it: a process that may write to the kernel log could have forged it."""
     pid: Pid | None = None
-    """Who allocated the channel (initial pid namespace); None when the driver did not say."""
+    """Process that allocated the channel (initial pid namespace); None when the driver did not name it."""
     process: str = ""
     gpu_instance: int | None = None
     compute_instance: int | None = None
@@ -59,23 +59,23 @@ class XidReported:
 
 
 class Notice(Enum):
-    """What a driver line without a number says; a closed list."""
+    """Meaning of a driver line without a number; a closed list."""
 
     GPU_LOST = "gpu_lost"
     GPU_INIT_FAILED = "gpu_init_failed"
     GPU_RESET = "gpu_reset"
-    """The driver resets a GPU by itself: what ran on it has lost its memory."""
+    """The driver resets a GPU by itself: processes on it have lost its memory."""
     GPU_WORN_OUT = "gpu_worn_out"
-    """So much of a GPU's memory has failed that the driver asks for another one."""
+    """So much of a GPU's memory has failed that the driver asks for a replacement."""
     GPU_ERROR = "gpu_error"
-    """An error of a GPU's memory or units that was not corrected; the driver ends who used it, or resets the GPU."""
+    """An uncorrected error of a GPU's memory or units. The driver ends the processes that use it, or resets the GPU."""
     GPU_LINK_ERROR = "gpu_link_error"
-    """Of the links between GPUs."""
+    """An error of the links between GPUs, without a number."""
     NIC_FAILED = "nic_failed"
     NIC_RECOVERED = "nic_recovered"
     NIC_TIMEOUT = "nic_timeout"
     NIC_HEALTH = "nic_health"
-    """The driver noticed something that it may mend itself: a queue that hangs, a full buffer."""
+    """The driver noticed something that it may repair itself: a queue that hangs, a full buffer."""
     MODULE_FAULT = "module_fault"
     SLOT_DOWN = "slot_down"
     SLOT_UP = "slot_up"
@@ -83,7 +83,7 @@ class Notice(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceNotice:
-    """A driver said something about its device that has no error number."""
+    """A driver reported something about its device that has no error number."""
 
     boottime_ns: int
     device: str
@@ -94,7 +94,7 @@ class DeviceNotice:
 
 @dataclass(frozen=True, slots=True)
 class DriverLine:
-    """A driver's line as printed, not read yet; who may write the log can forge it."""
+    """A driver's line as printed, not parsed yet; a process that may write to the log can forge it."""
 
     boottime_ns: int
     text: str
@@ -110,13 +110,13 @@ class AerSeverity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AerTotal:
-    """The kernel half's report of a PCIe error: corrected ones are reported at most once an interval."""
+    """Report of a PCIe error by a BPF program: corrected ones are reported at most once an interval."""
 
     boottime_ns: int
     device: str
     severity: AerSeverity
     status: int
-    """Bits of the error that is reported, not of those between."""
+    """Bits of the reported error; those of uncounted errors in between are not included."""
     total: int
     """Errors of this device and severity since the probe was attached; 0: not counted."""
 
@@ -134,7 +134,7 @@ class AerError:
     errors: tuple[str, ...]
     """Names of the bits, as in the PCIe specification."""
     count: int
-    """Errors since the report before of this device and severity."""
+    """Errors of this device and severity since the previous report."""
 
 
 class MemoryKind(Enum):
@@ -146,7 +146,7 @@ class MemoryKind(Enum):
     ARM_PROCESSOR = "arm_processor"
     """Reported by an arm64 machine's firmware."""
     VENDOR_SECTION = "vendor_section"
-    """Reported by firmware in a form of the vendor's own, as NVIDIA's processors do."""
+    """Reported by firmware in a vendor-specific form, as NVIDIA's processors do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +182,13 @@ class CudaContext:
     boottime_ns: int
     pid: Pid
     uuid: str
-    """As NVML writes it, "GPU-00112233-..."."""
+    """Uuid as NVML writes it, "GPU-00112233-..."."""
     active: bool
 
 
 @dataclass(frozen=True, slots=True)
 class DriverChange:
-    """A kernel module came or went; device drivers need their probes attached again."""
+    """A kernel module was loaded or unloaded; device drivers need their probes attached again."""
 
     boottime_ns: int
     module: str
@@ -206,7 +206,7 @@ class PortChange:
     up: bool
     text: str
     addresses: tuple[str, ...] = ()
-    """Of an interface: by them a connection is known to go through it."""
+    """Addresses of an interface: they show which connections go through it."""
 
     @property
     def is_rdma(self) -> bool:
@@ -220,11 +220,11 @@ class BlockError:
 
     boottime_ns: int
     disk: str
-    """Such as "sda" or "nvme0n1"."""
+    """Name of the disk, such as "sda" or "nvme0n1"."""
     device: str
-    """MAJOR:MINOR of the whole disk."""
+    """Device number of the whole disk, MAJOR:MINOR."""
     operation: str
-    """read, write, flush, discard, or a number."""
+    """One of read, write, flush, discard, or a number."""
     sector: int
     size_bytes: int
     error: str
@@ -242,7 +242,7 @@ class DriverCall:
     node: str
     """The device file of the call, "/dev/nvidiactl" for most."""
     device: str
-    """The GPU; empty where the process holds several, or none that is known."""
+    """PCI address of the GPU; empty if the process has several open, or none is known."""
     uuid: str
     wait_channel: str
     """The kernel function it sleeps in; empty when unknown."""
@@ -250,29 +250,31 @@ class DriverCall:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFault:
-    """A device that a process of a job holds was announced to be broken."""
+    """A device that a process of a job has open was announced to be broken."""
 
     boottime_ns: int
     pid: Pid
-    """The process of the job that holds the device."""
+    """The process of the job that has the device open."""
     device: str
     code: str
-    """Xid 79, SXid 20034, AER fatal, port down: for people and metrics."""
+    """Short name for people and metrics: Xid 79, SXid 20034, AER fatal, port down."""
     text: str
     """The sentence for the evidence, with device, code and meaning."""
     ends_job: bool
-    """False: reported as evidence only."""
+    """False if it is only reported as evidence."""
     if_stalled: bool = False
-    """It ends the job only once the ranks do not continue: another device may carry what this one did."""
+    """It ends the job only if the ranks have stalled: another device may carry this one's load."""
     uuid: str = ""
-    """Of a GPU, as NVML and device plug-ins write it; empty for other devices."""
+    """Uuid of a GPU, as NVML and device plug-ins write it; empty for other devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedFault:
-    """A device of this node was announced to be broken, whoever holds it; of `DeviceFault` the same for one holder.
+    """A device of this node was announced to be broken, whether or not a process has it open.
 
-    About the node, and no fact about a job: no tape has it.
+    `DeviceFault` is the same for one such process.
+
+    It concerns the node and is no fact about a job: no tape contains it.
     """
 
     boottime_ns: int
@@ -280,22 +282,22 @@ class AnnouncedFault:
     code: str
     text: str
     ends_job: bool
-    """False: reported as evidence only."""
+    """False if it is only reported as evidence."""
     device_unfit: bool
-    """True: no job can use the device again before it was reset or replaced. A job may end without it (a contained
-    memory error), and a device be unfit while its job continues."""
+    """True: no job can use the device again before it is reset or replaced. A job may end without this (a contained
+    memory error), and a device may be unfit while its job continues."""
     holders: frozenset[Pid] = frozenset()
-    """The watched processes that are concerned."""
+    """The watched processes that have the device open."""
     if_stalled: bool = False
-    """It ends a job only once its ranks do not continue: another device may carry what this one did."""
+    """It ends a job only if its ranks have stalled: another device may carry this one's load."""
     uuid: str = ""
-    """Of a GPU, as NVML and device plug-ins write it; empty for other devices."""
+    """Uuid of a GPU, as NVML and device plug-ins write it; empty for other devices."""
     port: str = ""
-    """Of a network device: which of its ports; empty for other devices."""
+    """Port of a network device; empty for other devices."""
 
     @property
     def of_holders(self) -> list[DeviceFault]:
-        """The same for each process, by number."""
+        """One `DeviceFault` for each process in `holders`, by pid."""
         return [
             DeviceFault(
                 self.boottime_ns,
@@ -313,16 +315,19 @@ class AnnouncedFault:
 
 @dataclass(frozen=True, slots=True)
 class FabricMoved:
-    """Data went over the RDMA ports that a process has open; all of this host that have them open share it."""
+    """Bytes moved over the RDMA ports that a process has open.
+
+    All processes of this host that have them open share the count.
+    """
 
     boottime_ns: int
     pid: Pid
     bytes_count: int
-    """Sent and received since the reading before, about a second earlier."""
+    """Bytes sent and received since the previous reading, about a second earlier."""
 
 
 class GpuUse(Enum):
-    """What a GPU is used for, by its utilisation, power and memory."""
+    """Use of a GPU, judged by its utilisation, power and memory."""
 
     UNKNOWN = "unknown"
     WORKING = "working"
@@ -331,7 +336,7 @@ class GpuUse(Enum):
     MEMORY_HELD = "memory_held"
     """No kernel runs, while processes keep memory on it."""
     LOW_POWER = "busy_at_low_power"
-    """A kernel runs all the time and draws little: as one that waits in a loop does."""
+    """A kernel runs all the time and draws little power, as one that waits in a loop does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,18 +346,18 @@ class GpuSeen:
     boottime_ns: int
     pid: Pid
     devices: tuple[str, ...]
-    """PCI addresses."""
+    """PCI addresses of the GPUs."""
     use: GpuUse
-    """Of all of them; WORKING where they differ."""
+    """Use of all of them; WORKING if they differ."""
     use_since_ns: int
-    """When the last of them was seen to be used so first (boottime)."""
+    """When the last of them was first seen in this use (boottime)."""
     power_w: float | None = None
-    """Sum."""
+    """Sum over the GPUs whose power is known; None if there are none."""
     nvlink_bytes: int = 0
-    """Sent and received since the reading before."""
+    """Bytes sent and received since the previous reading."""
     pcie_bytes: int = 0
     changed: bool = False
-    """Utilisation or power of one of them differs much from the reading before: some work began or ended."""
+    """Utilisation or power of one of them differs much from the previous reading: some work began or ended."""
 
 
 DeviceFact = (

@@ -1,9 +1,9 @@
-"""What a futex word says about the lock around it: its kind, and the thread that holds it. Pure.
+"""What a futex word reveals about the lock around it: its kind, and the thread that owns it. Pure.
 
-Sources: glibc's nptl/lowlevellock.h (a locked mutex with waiters holds 2, and is waited for with 2), the layout of
-struct __pthread_mutex_s (sysdeps/nptl/bits/struct_mutex.h: lock, count, owner, nusers, kind),
-nptl/sem_waitcommon.c, nptl/pthread_join_common.c (waits until the kernel clears the joined thread's
-tid), futex(2) for the words of priority-inheriting locks.
+Sources: glibc's nptl/lowlevellock.h (a locked mutex with waiters has the value 2, and waiters wait for 2), the layout
+of struct __pthread_mutex_s (sysdeps/nptl/bits/struct_mutex.h: lock, count, owner, nusers, kind), nptl/sem_waitcommon.c,
+nptl/pthread_join_common.c (waits until the kernel clears the joined thread's tid), futex(2) for the words of
+priority-inheriting locks.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ class Lock:
     """A futex that a thread waits on."""
 
     kind: str
-    """mutex, thread (it joins one), semaphore, condition, unknown."""
+    """One of mutex, thread (a join), semaphore, condition, unknown."""
     private: bool
     """Only threads of one process can release it."""
     holder: int | None
-    """The thread that holds it (or is joined), by its number on this host; None where the word does not show it."""
+    """The thread that owns it (or is joined), by its number on this host; None if the word does not show it."""
 
 
 def owner(operation: int, expected: int, memory: bytes) -> int | None:
-    """The thread that holds the lock of a futex call, or is joined, by its number in its own pid namespace.
+    """The thread that owns the lock of a futex call, or is joined, by its number in its own pid namespace.
 
-    Arguments as of `describe`; None where the word does not show it. A number that no thread has is a chance.
+    Arguments as for `describe`. None if the word does not show it. If no thread has this number, it is a
+    coincidence.
     """
     command = operation & _COMMAND
     if len(memory) < 4:

@@ -1,4 +1,4 @@
-"""What an examination of a node, or of a part of it, comes to."""
+"""Result of an inspection of a node, or of a part of it."""
 
 from __future__ import annotations
 

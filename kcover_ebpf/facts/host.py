@@ -1,6 +1,6 @@
-"""What /proc and a job's own library said when they were asked, in our words.
+"""Answers of /proc and of a job's own libraries, as facts.
 
-Same rules as `facts`: immutable, CLOCK_BOOTTIME nanoseconds, what was seen and never what it means.
+The rules of `facts` apply: immutable, CLOCK_BOOTTIME nanoseconds, an observation and never its meaning.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kcover_ebpf.ids import Inode, Pid, Tid
 
 @dataclass(frozen=True, slots=True)
 class ProcessSeen:
-    """Who a process is, read once from /proc when it appears or execs."""
+    """Identity of a process, read once from /proc when it appears or execs."""
 
     boottime_ns: int
     pid: Pid
@@ -24,13 +24,13 @@ class ProcessSeen:
     rank_environ: dict[str, str] = field(default_factory=dict)
     """Only the variables that name a rank, a world or a rendezvous; never the whole environment."""
     start_ns: int = 0
-    """Boottime at which it began, early by at most a tick; distinguishes it from a later one of its number."""
+    """Boottime at which it began, early by at most a tick; distinguishes it from a later process with the same pid."""
     pid_inside: int = 0
-    """Its number in its own pid namespace; 0 where that could not be read."""
+    """Pid in its own pid namespace; 0 if that could not be read."""
 
 
 STREAM_KINDS = frozenset({"pipe", "unix"})
-"""Kinds of files of which the process that waits, or one of its children, may have the other end."""
+"""Kinds of files whose other end may belong to the process that waits, or to one of its children."""
 WAKING_KINDS = STREAM_KINDS | {"eventfd"}
 """Kinds of files by which one thread of a process may wake another."""
 
@@ -55,7 +55,7 @@ class WaitedFile:
 
 @dataclass(frozen=True, slots=True)
 class StorageState:
-    """What the block device or server behind a file says, read twice in a row by the caller's own schedule."""
+    """What the block device or server behind a file reports. Callers compare two readings."""
 
     device: str
     inflight_count: int
@@ -73,11 +73,11 @@ class ReadingRequest:
     since_ns: int
     """When its wait began: relative time-outs count from there."""
     syscall: int = -1
-    """The call it was last seen in, for /proc may show the one that restarts it; -1 if none."""
+    """The call it was last seen in (/proc may show restart_syscall in its place); -1 if none."""
     burning_sp: int | None = None
     """User stack pointer of a thread that burns a CPU, which /proc does not show; None for one that waits."""
     wants_modules: bool = False
-    """The executable mappings of its process are wanted as well, read anew."""
+    """The executable mappings of its process are to be read again as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +92,18 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class CodeSeen:
-    """Where a thread that burns a CPU was called from. Empty where it could not be read."""
+    """Callers of the code in which a thread burns a CPU. Empty if it could not be read."""
 
     boottime_ns: int
     pid: Pid
     tid: Tid
     stack: tuple[str, ...]
-    """module+offset words as in `ThreadReading`; the thread ran meanwhile, so single words may be wrong."""
+    """Words of its stack as module+offset, as in `ThreadReading`; the thread ran meanwhile, so single words may be
+    wrong."""
     modules: tuple[Module, ...] = ()
     """Executable mappings of the process; empty if not asked for."""
     devices: frozenset[str] | None = None
-    """As in `ThreadReading`."""
+    """Device files that its process has open, as in `ThreadReading`; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +127,16 @@ class ThreadReading:
     """The wait has a time-out, whether or not it could be read."""
     files: tuple[WaitedFile, ...]
     stack: tuple[str, ...] = ()
-    """module+offset words of the user stack that point into code, innermost first."""
+    """Words of the user stack that point into code, as module+offset, innermost first."""
     storage: StorageState | None = None
     lock_holders: tuple[Pid, ...] = ()
-    """Processes that hold the lock it waits for, of a file or in memory that they share; empty if none is known."""
+    """Processes that own the lock it waits for, of a file or in shared memory; empty if none is known."""
     lock_thread: Tid | None = None
-    """The thread of its own process that holds the lock it waits for, or that it joins; None where none is known."""
+    """The thread of its own process that owns the lock it waits for, or that it joins; None if unknown."""
     devices: frozenset[str] | None = None
-    """Files of GPUs, accelerators and RDMA devices that its process has open, like /dev/nvidia0; None where unknown."""
+    """Files of GPUs, accelerators and RDMA devices that its process has open, like /dev/nvidia0; None if unknown."""
     lock_memory: bytes = b""
-    """From the futex word it waits for on; read for `trace` alone."""
+    """Memory from the futex word it waits for on; read for `trace` only."""
 
     @property
     def sleeps(self) -> bool:
@@ -145,21 +146,21 @@ class ThreadReading:
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """A request to ask the file system that a thread waits for whether it answers at all."""
+    """A request to check whether the file system that a thread waits for answers at all."""
 
     pid: Pid
     tid: Tid
     since_ns: int
-    """When its wait began."""
+    """Boottime at which the thread's wait began."""
     fd: int
     """Descriptor of the file in that process; -1: `path` instead."""
     path: str = ""
-    """The path that it opens or looks up, as it gave it; absolute, or from its current folder."""
+    """The path that it opens or looks up, as the thread passed it; absolute, or relative to its working directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSystemProbe:
-    """The file system that a thread waits for was asked by statfs(2), in a separate process.
+    """The file system that a thread waits for was probed by statfs(2), in a separate process.
 
     A server that answers others is slow for one call; one that leaves a probe unanswered answers none.
     """
@@ -169,53 +170,53 @@ class FileSystemProbe:
     tid: Tid
     asked_ns: int
     answered: bool
-    """False: not until now. An error is an answer."""
+    """False: no answer so far. An error is an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Reading what a process is or does has not returned for a second: something in the kernel holds its locks.
+    """A read of a process's state has not returned for a second: something in the kernel owns the locks that it needs.
 
-    A driver or a file system that does not answer, mostly: a healthy process is read in microseconds.
+    Usually a driver or a file system that does not answer: a healthy process is read in microseconds.
     """
 
     boottime_ns: int
     pid: Pid
     since_ns: int
-    """When the read began."""
+    """Boottime at which the read began."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectivesLaunched:
-    """A process asked its NCCL for further operations, of whatever kind."""
+    """A process launched further NCCL operations, of any kind."""
 
     boottime_ns: int
     pid: Pid
     count: int
-    """Since the pass before."""
+    """Number of operations since the previous pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRank:
-    """A rank that differs among those of its communicator, in NCCL's own words."""
+    """A rank that differs from others of its communicator, as NCCL reports it."""
 
     rank: int
-    """In its communicator, which need not hold the whole job."""
+    """Number in its communicator, which need not contain the whole job."""
     size: int
-    """Ranks of that communicator."""
+    """Number of ranks in that communicator."""
     host: str
     pid: Pid | None = None
-    """None for a process of another host, or where it cannot be determined which one is meant."""
+    """None for a process of another host, or if it cannot be identified."""
     launched: int = 0
     """Operations it launched; 0 when it gave no answer."""
     most_launched: int = 0
     """Operations that the furthest rank launched."""
     comm: str = ""
-    """Name of the communicator: with `rank` it says who is meant, to whoever else asked."""
+    """Communicator hash; with `rank` it identifies the same process across nodes."""
     trouble: str = ""
-    """What its communicator failed of."""
+    """Error of its communicator; empty if it has none."""
     pid_inside: int = 0
-    """Its number in its own pid namespace, by which other nodes recognise it; 0 where NCCL did not say it."""
+    """Pid in its own pid namespace, by which other nodes recognise it; 0 if NCCL did not report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,39 +224,39 @@ class CollectiveSide:
     """Ranks of one communicator that called the same operations, where others called different ones."""
 
     operations: str
-    """Those that differ and how often each was launched, as "AllGather 51, AllReduce 100"."""
+    """Operations that differ, and how often each was launched, as "AllGather 51, AllReduce 100"."""
     rank_count: int
     ranks: tuple[int, ...]
-    """In the communicator; the first few."""
+    """Numbers in the communicator; the first few."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaggingHost:
-    """Ranks of one host that are behind by the same."""
+    """Ranks of one host that are behind by the same number of operations."""
 
     host: str
     rank_count: int
     slots: tuple[int, ...] = ()
-    """Their devices on it, which are local ranks where each rank has one; the first few."""
+    """Their devices on it, which equal local ranks if each rank has one device; the first few."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveLag:
-    """Ranks of one communicator that are so many operations behind those that are furthest."""
+    """Ranks of one communicator that are `behind` operations behind the furthest ones."""
 
     behind: int
     rank_count: int
     size: int
-    """Ranks of the communicator."""
+    """Number of ranks in the communicator."""
     kind: str = ""
-    """NCCL's name of the operations, where all that they are behind by are of one; else empty."""
+    """NCCL's name of the operations, if all missing ones are of one kind; else empty."""
     places: tuple[LaggingHost, ...] = ()
-    """The first hosts, by address."""
+    """The first few hosts, sorted by address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveAnswer:
-    """What NCCL answers about the operations of a job's ranks."""
+    """NCCL's answer about the operations of a job's ranks."""
 
     moving: bool = False
     """Counts grew from one answer to the next."""
@@ -263,29 +264,31 @@ class CollectiveAnswer:
     missing: tuple[CollectiveRank, ...] = ()
     """Ranks whose processes gave no answer to the others."""
     failed: tuple[CollectiveRank, ...] = ()
-    """Ranks at which a communicator failed, as near to where it began as NCCL says."""
+    """Ranks at which a communicator failed, as close to the origin of the failure as NCCL reports."""
     odd: tuple[CollectiveRank, ...] = ()
-    """Ranks that called another operation than most; none where there is no majority."""
+    """Ranks that called another operation than the majority; empty if there is no majority."""
     sides: tuple[CollectiveSide, ...] = ()
-    """Who called what, where ranks called different operations; the largest side first."""
+    """Groups of ranks by what they called, if ranks called different operations; the largest group first."""
     lags: tuple[CollectiveLag, ...] = ()
-    """How far those behind are, in the communicator with most of them; the furthest behind first."""
+    """How far ranks are behind, in the communicator with most of them; the furthest behind first."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectivesSeen(CollectiveAnswer):
-    """What the job's own NCCL answered, several times in a row, while the job had stalled.
+    """Several consecutive answers of the job's own NCCL while the job had stalled.
 
-    Nothing moving, no rank named, all equal: every rank has joined, and the operation itself does not end.
+    If nothing moves, no rank is named and all are equal, every rank has joined, and the operation itself does not
+    end.
     """
 
     boottime_ns: int
     since_ns: int
-    """When the first of these answers was asked for."""
+    """Boottime at which the first of these answers was requested."""
     answer_count: int = 0
     equal: bool = True
-    """All ranks launched the same. False with no rank named: each of those behind waits in another communicator."""
+    """All ranks launched the same operations. False with no rank named: each rank behind waits in another
+    communicator."""
     trouble: str = ""
-    """Why there is no answer; then nothing else is known."""
+    """Why there is no answer; if set, nothing else is known."""
     unseen: str = ""
-    """What of the counts is not known although there is an answer."""
+    """Which part of the counts is unknown although there is an answer; empty if all are known."""

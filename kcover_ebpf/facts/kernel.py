@@ -1,9 +1,8 @@
-"""What the kernel said, in our words.
+"""Reports of the kernel as facts.
 
-Every value here is immutable and self-contained. All `*_ns` times are CLOCK_BOOTTIME nanoseconds
-(it runs while a node is suspended and never jumps) unless the name says otherwise. `pid` is the
-process (the kernel's tgid), `tid` the thread. A fact says what was seen, never what it means:
-meaning begins in `incidents`.
+Every value here is immutable and self-contained. All `*_ns` times are CLOCK_BOOTTIME nanoseconds (it runs while a node
+is suspended and never jumps) unless the name says otherwise. `pid` is the process (the kernel's tgid), `tid` the
+thread. A fact is an observation without a meaning: `diagnosis` decides what it means.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ CORE_SIGNALS = frozenset(
     {signal.SIGQUIT, signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE}
     | {signal.SIGSEGV, signal.SIGXCPU, signal.SIGXFSZ, signal.SIGSYS}
 )
-"""Those whose default action is to dump core (kernel: include/linux/signal.h, SIG_KERNEL_COREDUMP_MASK)."""
+"""Signals whose default action is to dump core (kernel: include/linux/signal.h, SIG_KERNEL_COREDUMP_MASK)."""
 
 
 class TaskState(Enum):
@@ -57,29 +56,29 @@ class TaskState(Enum):
 
 
 class Detail(Enum):
-    """Which threads are sent though they did not move; in detail, every pass sends all descriptors as well."""
+    """Which threads are sent even if they did not move. Unless it is OFF, every pass sends all descriptors as well."""
 
     OFF = 0
     ON = 1
-    """Those that are judged: lead threads, those that do not sleep, and those that may wait for a device (asleep at a
-    futex in a frame of their own stack)."""
+    """The threads that are judged: lead threads, those that do not sleep, and those that may wait for a device (asleep
+    at a futex in a frame of their own stack)."""
     ALL = 2
-    """Every thread, for people."""
+    """Every thread, for output to people."""
 
 
 CALM_EVERY = 20
-"""Passes between two samples of all threads of a process of which nothing closer is wanted (bpf/pass.bpf.h)."""
+"""Passes between two samples of all threads of a process that needs no closer observation (bpf/pass.bpf.h)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """How closely one process is to be sampled from the next pass on."""
+    """How closely one process is sampled from the next pass on."""
 
     detail: Detail = Detail.OFF
     every: int = CALM_EVERY
-    """All its threads are sampled in one of so many passes."""
+    """Passes between two samples of all its threads."""
     lead: Tid | None = None
-    """A thread that is sampled in every pass, as the first one always is; None if there is none."""
+    """A thread that is sampled in every pass, as the first one always is; None for no further one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +104,7 @@ class ThreadSample:
     none.
     """
     args: tuple[int, int, int, int, int, int]
-    """Arguments of the call; outside a call whatever its registers for arguments held when last
-    seen.
-    """
+    """Arguments of the call; outside a call, the argument registers when they were last read."""
     user_sp: int
     user_ip: int
     site_since_ns: int
@@ -120,7 +117,7 @@ class ThreadSample:
     voluntary_count: int
     comm: str
     previous_ns: int = 0
-    """The pass before this one, sent or not; 0 if there was none, or it is unknown (old tapes)."""
+    """Boottime of the previous pass, whether or not it was sent; 0 if there was none, or it is unknown (old tapes)."""
 
     @property
     def wanted_ns(self) -> int:
@@ -130,7 +127,7 @@ class ThreadSample:
 
 @dataclass(frozen=True, slots=True)
 class ProcessTotals:
-    """Sums over the threads of one process, counted from the moment it was first watched.
+    """Sums over the threads of one process, counted from the moment at which it was first watched.
 
     Sent when all its threads were sampled: each pass in detail, else once in `SampleRequest.every`.
     """
@@ -148,13 +145,13 @@ class ProcessTotals:
     major_faults: int
     thread_count: int
     unseen_count: int = 0
-    """Threads that the sampler had no room for: what they do is in none of the sums."""
+    """Threads that the sampler had no room for: the sums do not include them."""
     forsaken_count: int = 0
     """Threads that sleep, without a time-out, at a futex that no other process can reach."""
     throttled_ns: int = 0
-    """For how long its control groups were throttled by their CPU quotas since these exist (kernel: cfs_bandwidth),
-    summed over the processors that they wanted; also what other processes in the groups caused.
-    """
+    """Nanoseconds for which its control groups have been throttled by CPU quotas since they exist (kernel:
+    cfs_bandwidth), summed over the processors that they needed. Throttling caused by other processes in the groups is
+    included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +175,9 @@ class SocketSample:
     unsent_bytes: int
     unacked_bytes: int
     acked_bytes: int
-    """Bytes that the peer acknowledged (tcpi_bytes_acked): what is only sent, or sent again, is no progress.
+    """Bytes that the peer acknowledged (tcpi_bytes_acked): data that was only sent, or sent again, is no progress.
 
-    The SYN of the side that connected counts as one.
-    """
+    The SYN of the side that connected counts as one."""
     received_bytes: int
     backoff: int
     """Doublings of the time-out of what is unacknowledged, or of zero-window probes (icsk_backoff)."""
@@ -201,7 +197,7 @@ class DescriptorSample:
     pid: Pid
     fd: int
     kind: str
-    """pipe, fifo or unix."""
+    """One of pipe, fifo or unix."""
     inode: Inode
     peer_inode: Inode | None
     """The other end of a connected Unix socket; None for pipes (both ends share the inode)."""
@@ -209,11 +205,11 @@ class DescriptorSample:
 
 @dataclass(frozen=True, slots=True)
 class ProcessFork:
-    """A watched process made another one, which is watched from now on."""
+    """A watched process created a child process, which is watched from now on."""
 
     boottime_ns: int
     pid: Pid
-    """The parent."""
+    """Process that called fork."""
     child_pid: Pid
     comm: str
 
@@ -236,12 +232,12 @@ class ProcessExit:
     exit_code: int
     """0 to 255; 0 if it died by a signal."""
     signal: int
-    """The signal it died by; 0 if it left by itself."""
+    """The signal it died by; 0 if it exited by itself."""
     core_dumped: bool
     """The kernel wrote a core file of it."""
     comm: str
     known: bool = True
-    """False: only that it is gone is known. Code and signal are 0 and say nothing, the time is when it was missed."""
+    """False: only its absence is known. Code and signal are 0 and mean nothing; the time is when it was missed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,27 +261,28 @@ class SignalSent:
     """0 when the kernel itself sent it."""
     sender_comm: str
     from_outside: bool = False
-    """The sender is in another pid namespace than the process, as another container or the host; False: it is not, or
-    not known."""
+    """The sender is in another pid namespace than the process, such as another container or the host. False if it is
+    not, or if that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class FatalSignal:
     """A signal that ends a watched process was delivered to it: it runs none of its code from now on.
 
-    `ProcessExit` follows once its core is written and its memory is free, which takes as long as there is of it.
+    `ProcessExit` follows once its core is written and its memory freed; the time that this takes grows with its
+    memory.
     """
 
     boottime_ns: int
     pid: Pid
     signal: int
-    """What it dies of, the same as `ProcessExit` reports later."""
+    """Signal it dies of, the same as `ProcessExit` reports later."""
     comm: str
 
 
 @dataclass(frozen=True, slots=True)
 class TcpRetransmit:
-    """A known socket of a watched process sent a segment again."""
+    """A known socket of a watched process retransmitted a segment."""
 
     boottime_ns: int
     pid: Pid
@@ -307,12 +304,11 @@ class Tick:
 
     boottime_ns: int
     period_ns: int
-    """Time since the pass before."""
+    """Nanoseconds since the previous pass."""
     lost_count: int
-    """Ring-buffer records and sampler entries lost since the pass before, of whatever process.
+    """Ring-buffer records and sampler entries lost since the previous pass, of any process.
 
-    Whom that concerns is not known here: `ProcessTotals.unseen_count` names the processes.
-    """
+    The processes concerned are not known here: `ProcessTotals.unseen_count` names them."""
     late: bool
     """The pass came so late (node suspended, sensor starved) that the time between cannot be
     judged.
@@ -345,5 +341,4 @@ Fact = (
     | Tick
     | DeviceFact
 )
-"""Everything that `diagnosis` takes. Later families (device, log, fabric) add their own members.
-"""
+"""Every fact that `diagnosis` takes."""

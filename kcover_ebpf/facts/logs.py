@@ -1,7 +1,7 @@
-"""What the log of a job shows of its progress, in our words.
+"""Progress of a job as its log shows it.
 
-Same rules as `facts`. A line is a program's own word: it may put off the end of a job, and never hastens it, but for a
-rule that whoever owns the job wrote for that.
+The rules of `facts` apply. A line is only the program's own claim: it may delay the end of a job and never hastens it,
+except for a rule that the job's owner wrote for that purpose.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ class BrokenLogRule:
     """A rule of the job's policy that its log breaks."""
 
     text: str
-    """What is wrong, in a sentence without any text of the log."""
+    """The violation in a sentence that contains no text of the log."""
     since_ns: int
-    """From when on it is broken."""
+    """Boottime since which it is broken."""
     restarts: bool = False
-    """The policy restarts the job for it; else it is observed."""
+    """True if the policy restarts the job for it; else it is only observed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSeen:
-    """What the log of this start of the job shows so far."""
+    """Findings so far in the log of this start of the job."""
 
     boottime_ns: int
-    """When it was read."""
+    """Boottime at which the log was read."""
     moved_ns: int | None = None
-    """When a step, or a line that a rule expects in time, was printed last; None where none was."""
+    """Boottime at which a step, or a line that a rule expects in time, was last printed; None if never."""
     phase_until_ns: int | None = None
-    """When the long phase is over that the program announced; None where it announced none."""
+    """Boottime at which the long phase ends that the program announced; None if it announced none."""
     broken: tuple[BrokenLogRule, ...] = ()
     step: int | None = None
-    """The last that was printed."""
+    """Number of the last step that was printed; None if there was none."""
     unsaved_steps: int | None = None
-    """Steps since the last checkpoint that was said to be complete; None where none is known."""
+    """Steps since the last checkpoint that was reported complete; None if there is none."""
     redone_steps: int | None = None
-    """Steps of the start before that this one does again; None where that is not known."""
+    """Steps of the previous start that this one repeats; None if unknown."""

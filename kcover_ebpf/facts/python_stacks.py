@@ -1,6 +1,7 @@
-"""Where the Python code of a job's ranks is, in our words.
+"""Python stacks of a job's ranks, as facts.
 
-Same rules as `facts`. Source: py-spy's `dump --json`, which reads the memory of a running interpreter and stops none.
+The rules of `facts` apply. Source: py-spy's `dump --json`, which reads the memory of a running interpreter and does not
+stop it.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ class PythonFrame:
 
     function: str
     file: str
-    """As short as the interpreter's search path makes it."""
+    """Path as short as the interpreter's search path allows."""
     line: int
-    """0 where it is not known."""
+    """Line number; 0 if unknown."""
     is_library: bool = False
     """It belongs to Python itself or to an installed package, not to the program of the user."""
 
     @property
     def text(self) -> str:
-        """The frame for people."""
+        """The frame as FUNCTION (FILE:LINE)."""
         return f"{self.function} ({self.file}:{self.line or '?'})"
 
 
 @dataclass(frozen=True, slots=True)
 class PythonStack:
-    """The lead thread of one rank: its innermost frames of the program, and the library call that these are in."""
+    """The lead thread of one rank: its innermost frames in the program, and the library call that it made from them."""
 
     pid: Pid
     frames: tuple[PythonFrame, ...]
-    """Innermost first."""
+    """Frames, innermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class PythonStacksSeen:
     """The Python stacks of the ranks on this host, read once."""
 
     boottime_ns: int
-    """When reading began."""
+    """Boottime at which reading began."""
     stacks: tuple[PythonStack, ...] = ()
     unread: tuple[str, ...] = ()
-    """What could not be read, and why."""
+    """Stacks that could not be read, each with the reason."""

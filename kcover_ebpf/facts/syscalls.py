@@ -190,7 +190,7 @@ FIRST_ARGUMENT_IS_FD = frozenset(
 )
 """Calls whose first argument is the descriptor they wait on."""
 
-# name: (x86_64, arm64). What no reader of ours has a use for, and what would be made of one that was taken over.
+# name: (x86_64, arm64). Calls that our readers never need and that an attacker inside one would use.
 _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "kill": (62, 129),
     "tkill": (200, 130),
@@ -275,7 +275,10 @@ class SyscallTable:
 
 
 def refused_numbers(machine: str) -> tuple[int, ...]:
-    """Calls that who reads what tenants wrote may not make; empty for another machine than x86_64 and arm64."""
+    """Numbers of the calls that a process which reads tenants' files must not make.
+
+    Empty unless the machine is x86_64 or arm64.
+    """
     column = {"x86_64": 0, "aarch64": 1, "arm64": 1}.get(machine)
     if column is None:
         return ()

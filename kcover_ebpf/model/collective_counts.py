@@ -1,4 +1,4 @@
-"""What the job's own NCCL says of its collectives: which ranks are behind, failed, or called something else."""
+"""What the job's own NCCL reports about its collectives: ranks that are behind, failed, or called another operation."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from kcover_ebpf.ids import NS
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCounts(CollectiveAnswer):
-    """The last report of NCCL; as long as `trouble` is set nothing else is known.
+    """The last report of NCCL. If `trouble` is set, nothing else is known.
 
     A pid is that of the reporting node.
     """
 
     age_s: float
-    """Since it was said."""
+    """Seconds since NCCL answered."""
     span_s: float = 0.0
-    """From the first of these answers to the last."""
+    """Seconds from the first of these answers to the last."""
     answers: int = 0
     equal: bool = False
     trouble: str | None = None
-    """Why there is no answer."""
+    """Why NCCL gave no answer; None if it did."""
     unseen: str | None = None
-    """What of the counts is not known although there is an answer."""
+    """Which part of the counts is unknown although there is an answer; None if all are known."""
 
 
 def counts_of(seen: CollectivesSeen, now_ns: int) -> CollectiveCounts:
@@ -47,6 +47,6 @@ class Recordings:
     """What the flight recorders of a job's ranks hold. A pid is that of the reporting node."""
 
     age_s: float
-    """Since they were asked."""
+    """Seconds since the recorders were asked."""
     records: tuple[RankRecord, ...] = ()
     unread: tuple[UnreadRecorder, ...] = ()

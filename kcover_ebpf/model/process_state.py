@@ -1,8 +1,8 @@
-"""The state of one process at one moment: does it work, wait, or can it not continue by itself.
+"""The state of one process at one moment: it works, it waits, or it cannot continue by itself.
 
-The states fall into groups: *effort* (it works, others may wait), *patience* (it waits for
-something outside the job that may well come), *waiting* (for other ranks or its own children) and
-*stuck* (nothing the job can do ends this).
+The states fall into groups: *effort* (it works, and others may wait for it), *patience* (it waits for something outside
+the job that may well arrive), *waiting* (for other ranks or its own children) and *stuck* (nothing that the job can do
+ends this).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class State(Enum):
 
     @property
     def text(self) -> str:
-        """For people: the value, but where that is kept only because agents report it."""
+        """The state in words. It differs from the value where only the wire format still needs the old value."""
         return _TEXTS.get(self, self.value)
 
 
@@ -64,21 +64,21 @@ _TEXTS = {
 EFFORT = frozenset(
     {State.MOVING, State.COMPUTING, State.STORING, State.CHILDREN, State.SLEEPING, State.USER}
 )
-"""Legitimate: these ranks explain why others wait."""
+"""Legitimate work: ranks in these states explain why others wait."""
 STOPPED = frozenset({State.STOPPED, State.FROZEN, State.TRACED})
 STUCK = frozenset(
     {State.SLEEP_LONG, State.READ, State.LOCK, State.STORAGE, State.DEVICE, State.FAULTING}
     | {State.SPINNING, State.OTHER}
 )
 WAITING = frozenset({State.PEERS, State.FUTEX, State.ON_DEVICE, State.NAPPING})
-"""For other ranks, or for a device that waits for theirs: these explain nothing, and are no fault of this rank."""
+"""Waiting for other ranks, or for a device that waits for theirs. These states explain nothing and are no fault of this
+rank."""
 SOON_S = {
     State.FAULTING: FAULTING_BELIEVED_S,
     State.DEVICE: DEVICE_BELIEVED_S,
     State.OTHER: OTHER_BELIEVED_S,
 }
-"""Seconds for which a wait that usually ends soon is believed, whatever this job's own steps last.
-"""
+"""Seconds: how long a usually short wait is accepted, whatever this job's step time."""
 
 
 class Effort(Enum):
@@ -89,6 +89,6 @@ class Effort(Enum):
 
     COMPUTE = "compute"
     UNKNOWN = COMPUTE
-    """What a newer agent reports of which this version does not know the word."""
+    """Value read for a kind of effort that a newer agent reports and this version does not know."""
     STORAGE = "storage"
     CHILDREN = "children"

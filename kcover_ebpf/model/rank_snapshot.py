@@ -1,7 +1,7 @@
-"""What is known of one process of a job at one moment: what the judge takes, a report carries and `trace` streams.
+"""State of one process of a job at one moment: the judge reads it, a report carries it, and `trace` streams it.
 
 Ages are seconds before that moment, so a snapshot means the same on every clock (docs/decisions/0010). Times of a
-host's own clocks, threads and descriptors stay behind in `diagnosis.history.process`.
+host's own clocks, threads and descriptors stay in `diagnosis.history.process`.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ class SocketSnapshot:
     unsent: int = 0
     unacked: int = 0
     window: int = 0
-    """What the peer has room for."""
+    """Bytes that the peer can still receive."""
     backoff: int = 0
-    """Doublings of the retransmission time-out."""
+    """How often the retransmission time-out has doubled without an answer."""
     sent_age_s: float | None = None
-    """Since data was sent last; None if never."""
+    """Seconds since data was last sent; None if never."""
     payload: bool = False
     """It carries data of the training from rank to rank."""
     broken_age_s: float | None = None
-    """Since when it repeats itself without an answer; None while it does not, and from agents that do not report it."""
+    """Seconds since its retransmissions began to go unanswered; None while they are answered, and from agents that do
+    not report it."""
 
     def later(self, by_s: float) -> SocketSnapshot:
-        """The same, so many seconds later."""
+        """The same snapshot `by_s` seconds later."""
         if self.sent_age_s is None and self.broken_age_s is None:
             return self
         sent_s, broken_s = _later(self.sent_age_s, by_s), _later(self.broken_age_s, by_s)
@@ -55,10 +56,10 @@ class StopSignal:
 
     signal: int
     sender_pid: int = 0
-    """0 when the kernel itself sent it."""
+    """Zero when the kernel itself sent it."""
     sender: str | None = None
     from_outside: bool = False
-    """It was in another pid namespace: in another container, or of the host. False where that is not known."""
+    """The sender was in another pid namespace: in another container, or on the host. False if that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +67,22 @@ class GpuSnapshot:
     """The GPUs that a rank computes on, all together."""
 
     devices: tuple[str, ...]
-    """PCI addresses."""
+    """PCI addresses of the GPUs."""
     use: GpuUse
     use_age_s: float = 0.0
-    """Since all of them are used so."""
+    """Seconds since all of them have been in this use."""
     power_w: float | None = None
 
     def later(self, by_s: float) -> GpuSnapshot:
-        """The same, so many seconds later."""
+        """The same snapshot `by_s` seconds later."""
         return replace(self, use_age_s=self.use_age_s + by_s)
 
 
 @dataclass(frozen=True, slots=True)
 class EffortRates:
-    """How much of each kind of effort is made beside a wait, at most of late, in the smallest one that counts.
+    """Recent maximum of each kind of effort during a wait, in units of the smallest effort that counts.
 
-    With what the process always does, which is known of some ranks sooner than of others.
+    The usual effort of the process is included. It is known of some ranks sooner than of others.
     """
 
     compute: float = 0.0
@@ -89,7 +90,7 @@ class EffortRates:
     children: float = 0.0
 
     def of(self, effort: Effort) -> float:
-        """That of one kind."""
+        """Rate of one kind of effort, in units of the smallest effort that counts."""
         if effort is Effort.STORAGE:
             return self.storage
         return self.children if effort is Effort.CHILDREN else self.compute
@@ -103,74 +104,75 @@ class RankSnapshot:
     role: Role
     state: State
     pod_uid: str = ""
-    """Empty outside a cluster."""
+    """Uid of its pod; empty outside a cluster."""
     tid: int | None = None
-    """The thread that its state is read from; None: its first one."""
+    """Thread that its state is read from; None for its first one."""
     rank: int | None = None
     pid_inside: int = 0
-    """Its number in its own pid namespace, by which NCCL knows it; 0 if unknown, and for what is no rank."""
+    """Pid in its own pid namespace, by which NCCL knows it; 0 if unknown, and for processes that are no rank."""
     world_size: int | None = None
-    """Ranks of the whole job, as far as a rank knows it."""
+    """Number of ranks in the whole job, as its own environment says; None if unknown."""
     text: str = ""
-    """The call it is in, for people."""
+    """The system call it is in, in words."""
     age_s: float = 0.0
-    """Since it is in this state, as well as that is known."""
+    """Seconds in this state, as far as known."""
     threshold_s: float | None = None
-    """A silence from here on is a stall, learned; None for helpers and for ranks that have ended."""
+    """Learned silence in seconds from which on it has stalled; None for helpers and for ranks that have ended."""
     sent_age_s: float | None = None
-    """Since it sent data of the training to another rank; None if never, or not known."""
+    """Seconds since it sent payload to another rank; None if never, or unknown."""
     received_age_s: float | None = None
-    """Since more than heartbeats moved over its connections."""
+    """Seconds since more than heartbeats arrived over its connections; None if never, or unknown."""
     proven: bool = False
     """The state itself proves that it will not end (a suspended device, a frozen file system)."""
     effort: Effort | None = None
-    """Work beside its wait that is more than it always does."""
+    """Kind of work during its wait that exceeds its usual work; None if there is none."""
     effort_rate: float = 0.0
-    """How much, in the smallest effort of its kind."""
+    """Amount of this effort, in units of the smallest effort of its kind."""
     effort_rates: EffortRates | None = None
-    """Of all kinds, those that are too small to count as well; None from agents that do not tell."""
+    """Rates of all kinds of effort, including those too small to count; None from agents that do not report them."""
     wait: State | None = None
-    """The wait of its lead thread, where `state` is the effort beside it; None where they are one, and from agents that
-    do not tell them apart."""
+    """The wait of its lead thread if `state` is an effort made during that wait. None if they are the same, and from
+    agents that do not distinguish them."""
     awaits: Endpoint | None = None
-    """The far end of the one TCP connection that it waits for; None where it is another process of the job."""
+    """Far end of the one TCP connection that it waits for; None if that is another process of the job."""
     beside: tuple[str, ...] = ()
-    """What its side threads began to wait for when it did, or since: a timer, storage, a service, another program."""
+    """What its side threads wait for since its own wait began: a timer, storage, a service, another program."""
     holder: int | None = None
-    """The thread of it that holds the lock that its lead thread waits for; None where that is not known."""
+    """Thread of this process that owns the lock that its lead thread waits for; None if unknown."""
     sides_read: bool = False
-    """Its side threads were all seen since it waits, so that it is known for which of them it may."""
+    """All its side threads were sampled during its wait, so it is known which of them it may wait for."""
     inert_s: float | None = None
-    """Since it has done nothing but to burn a CPU; None while that is not known."""
+    """Seconds in which it did nothing except use a CPU; None while unknown."""
     rests: bool = False
     """It sleeps as it did while the job was healthy: a monitor, which neither works nor waits for the others."""
     sends_alike: bool | None = None
-    """While the job was healthy it sent when the other ranks here did; None where that is not known."""
+    """While the job was healthy it sent at the same time as the other ranks here; None if unknown."""
     timed: bool = False
-    """Its wait has a time-out."""
+    """Its wait has a time-out, whether or not the time left is known."""
     retries: bool = False
-    """It sleeps and has slept before in this wait, so that no timer ends it; False from agents that do not tell."""
+    """It sleeps and has slept before in this wait, so no timer ends the wait; False from agents that do not report
+    it."""
     thread_read: bool = False
-    """Its thread was read during this wait: what burns a CPU is not."""
+    """Its thread was read during this wait; threads that use a CPU are not read."""
     waits_for: tuple[Pid, ...] = ()
-    """Processes of the job that it waits for by a pipe, socket, lock or wait()."""
+    """Processes of the job that it waits for, through a pipe, socket, lock or wait()."""
     writes: bool = False
-    """It waits until what it wrote into a pipe or Unix socket is read; False from agents that do not tell."""
+    """It waits until its output into a pipe or Unix socket is read; False from agents that do not report it."""
     stack: tuple[str, ...] = ()
     python: tuple[PythonFrame, ...] = ()
-    """Where its lead thread is in its Python program, as `odd_stack.innermost` cuts it; empty where it was not read."""
+    """Frames of its lead thread in its Python program, as `odd_stack.innermost` cuts them; empty if not read."""
     known_wait: bool = False
-    """A wait with this stack was seen to end while the job was healthy."""
+    """A wait with this stack ended by itself while the job was healthy."""
     joined: bool = False
-    """It is known as a rank for who started it or for what it does, also without a number."""
+    """Recognised as a rank by parent or behaviour, so it counts even without a rank number."""
     exit: str | None = None
     """"code N", "signal N" or "unknown", once it has ended."""
     stop_signal: StopSignal | None = None
     sockets: tuple[SocketSnapshot, ...] = ()
     network_busy: bool | None = None
-    """Whether a network thread of NCCL burns a CPU; None where none was ever seen to."""
+    """Whether a network thread of NCCL burns a CPU; None if none was ever seen to do so."""
     gpu: GpuSnapshot | None = None
-    """None where its GPUs are not read, or it has none."""
+    """None if its GPUs are not read, or it has none."""
 
     @property
     def connections(self) -> Iterable[SocketSnapshot]:
@@ -182,11 +184,11 @@ class RankSnapshot:
         return self.exit is not None and self.exit not in (_CLEAN, _UNKNOWN_EXIT)
 
     def capped(self, age_s: float) -> RankSnapshot:
-        """The same, in its state for no longer than this: the time before it cannot be judged."""
+        """The same snapshot with its age limited to `age_s`: the time before that cannot be judged."""
         return replace(self, age_s=min(self.age_s, age_s)) if age_s < self.age_s else self
 
     def later(self, by_s: float) -> RankSnapshot:
-        """The same, so many seconds later."""
+        """The same snapshot `by_s` seconds later."""
         return replace(
             self,
             age_s=max(self.age_s, 0.0) + by_s,
@@ -199,7 +201,7 @@ class RankSnapshot:
 
 
 def exit_text(signal: int, code: int, *, known: bool) -> str:
-    """How a process ended, as `RankSnapshot.exit` has it."""
+    """Text of an exit, in the form of `RankSnapshot.exit`."""
     if not known:
         return _UNKNOWN_EXIT
     return f"signal {signal}" if signal else f"code {code}"
@@ -211,18 +213,18 @@ def _later(age_s: float | None, by_s: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class RankPace:
-    """Where one rank was of late, seen pass by pass."""
+    """Recent positions of one rank, counted pass by pass."""
 
     pid: int
     waits: float
-    """Share of the passes in which it waited for others."""
+    """Share of the passes in which it waited for others, 0 to 1."""
     passes: int
-    """That this was counted over."""
+    """Number of passes that the share was counted over."""
     rank: int | None = None
     pod_uid: str = ""
     cause: Cause | None = None
-    """What slows it, as far as that is seen; None where nothing is."""
+    """Known reason why it is slow; None if there is none."""
     places: str = ""
-    """Where it was in the last slots of passes, as `diagnosis.clock.rank_pace` encodes it; empty where not known."""
+    """Where it was in the last slots of passes, as `diagnosis.clock.rank_pace` encodes it; empty if unknown."""
     slot: int = 0
-    """The slot of its last letter."""
+    """Number of the slot that the last letter of `places` belongs to."""

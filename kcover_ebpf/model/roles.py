@@ -1,4 +1,4 @@
-"""What a process runs, and what it is to its job."""
+"""The program that a process runs, and the role of the process in its job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kcover_ebpf.ids import Pid
 
 
 class Role(Enum):
-    """What a process is for in its job."""
+    """The purpose of a process in its job."""
 
     RANK = "rank"
     LOADER = "loader"
@@ -19,16 +19,16 @@ class Role(Enum):
     COMPILER = "compiler"
     LAUNCHER = "launcher"
     HELPER = "helper"
-    """Anything else."""
+    """Any other process of the job, for example a monitor or a shell."""
     UNKNOWN = HELPER
-    """What a newer agent reports of which this version does not know the word."""
+    """Value read for a role that a newer agent reports and this version does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
     """The role of one process.
 
-    `rank` is that of the rank it belongs to, or of the one it wraps (a shell around it); None if it belongs to
+    `rank` is the number of the rank that it belongs to, or that it wraps (a shell around it). None if it belongs to
     none, or if ranks have no numbers.
     """
 
@@ -36,16 +36,16 @@ class Membership:
     rank: int | None
     world_size: int | None
     owner: Pid | None
-    """The rank process it belongs to: itself for a rank, None outside any rank."""
+    """The rank process it belongs to: itself for a rank, None if it belongs to no rank."""
     by_pod: bool = False
-    """`rank` is the place of its pod: no process of the job was given its own number."""
+    """`rank` is the index of its pod: no process of the job was given a rank number."""
     wraps: bool = False
-    """It is a shell around a rank, or around what may be one where ranks have no numbers."""
+    """It is a shell around a rank, or around a possible rank if ranks have no numbers."""
     joined: bool = False
-    """It is a rank for who started it or for what it does, so it is known as one without a number, too."""
+    """Recognised as a rank by parent or behaviour, so it counts even without a rank number."""
 
 
 def program(process: ProcessSeen) -> tuple[str, ...]:
-    """What a process runs: interpreter and script, or module."""
+    """The program of a process as base names: interpreter and script, or interpreter, -m and module."""
     words = process.argv[:3] if process.argv[1:2] == ("-m",) else process.argv[:2]
     return tuple(basename(word) for word in words)

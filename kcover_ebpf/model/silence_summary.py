@@ -1,4 +1,4 @@
-"""`SilenceSummary`, which the wire and the judge share."""
+"""The silences of a job, summarised as agents report them, and the patience that the judge derives from them."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ class Patience:
 
     seconds: float
     why: str
-    """A clause for people."""
+    """The reason for this length, as a clause for a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class SilenceSummary:
-    """What patience follows from: as much of a record as a node reports."""
+    """The part of a job's record of silences that a node reports; the patience with the job is computed from it."""
 
     observed_s: float = 0.0
-    """Training that was observed, all incarnations together."""
+    """Seconds of training observed, over all restarts of the job."""
     count: int = 0
-    """Silences that ended by themselves, of those that are remembered."""
+    """Remembered silences that ended by themselves."""
     longest_s: float = 0.0
 
     def patience(self, policy: Policy) -> Patience:
-        """The length beyond which fewer silences are expected than the policy accepts restarts.
+        """Seconds after which so few silences are expected that the policy's rate of false restarts is not exceeded.
 
-        Expected: those that the prior foresees, weighed down by the hours that were observed, and none of this job's
-        own, so that the longest of them is exceeded by `SILENCE_MARGIN`.
+        The expected rate is that of the prior, weighed down by the hours observed. This job's own silences are not part
+        of it; the result is at least `SILENCE_MARGIN` times the longest of them.
         """
         weight = PRIOR_HOURS / (PRIOR_HOURS + self._hours)
         foreseen_s = (PRIOR_RATE_PER_H * weight / policy.false_restarts_per_h) ** (1 / PRIOR_SHAPE)

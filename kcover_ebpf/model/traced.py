@@ -25,20 +25,20 @@ class GpuKernel:
     """One grid of a kernel that ran on a GPU when a rank's driver wrote a core dump of it."""
 
     device: int
-    """Its number in the rank's own list of devices (CUDA's)."""
+    """CUDA's number of the GPU in the rank's own list of devices."""
     name: str
-    """As the program's compiler wrote it, without its arguments; an address where it has no name."""
+    """Name from the program's compiler, without arguments; an address if the kernel has no name."""
     state: str
     """active, pending, sleeping, ended, or unknown."""
     grid: Dimensions = (0, 0, 0)
-    """Blocks."""
+    """Number of blocks in each dimension."""
     block: Dimensions = (0, 0, 0)
-    """Threads of a block."""
+    """Number of threads of a block in each dimension."""
     pid: int = 0
     rank: int | None = None
 
     @property
     def text(self) -> str:
-        """For people."""
+        """One line: device, kernel, state, and how many blocks of how many threads."""
         blocks, threads = (" x ".join(map(str, size)) for size in (self.grid, self.block))
         return f"device {self.device}: {self.name} ({self.state}), {blocks} blocks of {threads} threads"

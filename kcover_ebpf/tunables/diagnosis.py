@@ -356,8 +356,8 @@ between two passes is the age of that suspicion divided by this."""
 UNTRAINED_MOST_EASE = 3.0
 """Regular periods in the longest such pause: no window of the judgement is shorter."""
 READING_PROOF_NS = 10 * NS
-"""Nanoseconds of an uninterruptible sleep up to ten times of which its readings get no rarer; no turn takes longer than
-this. How long its storage completed nothing is measured from the first of them to the last."""
+"""Nanoseconds between two readings of an uninterruptible sleep, at most, until it has lasted ten times as long; then a
+tenth of its age. How long its storage completed nothing is measured from the first of these readings to the last."""
 BASELINE_EAGER_WAITS = 10
 """Healthy waits that are learned at every pass before they are learned more rarely."""
 BASELINE_EAGER_NS = 60 * NS
