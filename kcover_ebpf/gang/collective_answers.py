@@ -1,7 +1,7 @@
-"""What the NCCL of several nodes' ranks said, as the one word that `diagnosis.judge.nccl` judges by.
+"""Merges the answers that NCCL gave on several nodes into the one that `diagnosis.judge.nccl` uses.
 
-One agent asks, for its ranks answer for all that share a communicator with them; others do so later. Each knows the
-processes of its own node only: those of other nodes are recognised by address and number.
+Usually one agent asks: its ranks answer for all that share a communicator with them. Other agents ask later. Each agent
+knows only the processes of its own node; a process of another node is identified by address and pid.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _Who = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class CountsOfNode:
-    """The word of one node, its age as of now."""
+    """Answer of one node, with its age at the present moment."""
 
     counts: CollectiveCounts
     pid: Callable[[int], Pid]
-    """The number that a process of that node has in the gathered snapshot."""
+    """Maps a pid of that node to the pid of the same process in the gathered snapshot."""
 
 
 def joined(
     answers: Sequence[CountsOfNode], ranks: Collection[RankSnapshot] = ()
 ) -> CollectiveCounts | None:
-    """One answer for all; None while no node answered. `ranks`: of all nodes, as gathered."""
+    """One answer for all nodes; None while no node answered. `ranks`: the ranks of all nodes, as gathered."""
     spoken = [answer for answer in answers if not answer.counts.trouble]
     if not spoken:
         newest_s = min((answer.counts.age_s for answer in answers), default=0.0)
@@ -57,7 +57,7 @@ def joined(
 
 
 def _here(answers: Sequence[CountsOfNode], ranks: Collection[RankSnapshot]) -> dict[_Who, Pid]:
-    """The process of each rank that is named: the node that asked knows its own, others are recognised."""
+    """Named ranks and their processes: the node that asked knows its own, others are identified by address and pid."""
     named = [
         (answer, rank)
         for answer in answers
@@ -75,7 +75,7 @@ def _here(answers: Sequence[CountsOfNode], ranks: Collection[RankSnapshot]) -> d
 
 
 def _recognised(rank: CollectiveRank, ranks: Collection[RankSnapshot]) -> Pid | None:
-    """The one rank of that number in its pod whose connections have that address."""
+    """The one rank with this pid in its own namespace and this address; None unless there is exactly one."""
     if not rank.pid_inside or not rank.host:
         return None
     found = [
@@ -90,7 +90,7 @@ def _recognised(rank: CollectiveRank, ranks: Collection[RankSnapshot]) -> Pid | 
 def _all(
     here: Mapping[_Who, Pid], lists: Sequence[Sequence[CollectiveRank]]
 ) -> tuple[CollectiveRank, ...]:
-    """Each rank once, though every node names it."""
+    """Each rank once, though several nodes may name it."""
     found = {_who(rank): rank for ranks in lists for rank in ranks}
     return tuple(replace(rank, pid=here.get(who)) for who, rank in found.items())
 

@@ -1,4 +1,4 @@
-"""What is known about one gang at one moment, and what is said about it. No judgement."""
+"""What is known about one gang at one moment, and the verdict on it. No judgement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kcover_ebpf.tunables.recovery import AGENT_SILENT_S, SNAPSHOT_FRESH_S
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What the API server says about a node."""
+    """State of a node according to the API server."""
 
     name: str
     ready: bool = True
@@ -27,17 +27,17 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class GangVerdict:
-    """What all nodes together say about one job."""
+    """The verdict of all nodes together on one job."""
 
     verdict: Verdict
     depends: bool = False
-    """It might change with what a silent node would say: not to be acted on."""
+    """The verdict might change with the report of a silent node: no action may follow it."""
     awaits: str | None = None
-    """A node that has not spoken since the job may be ended: what it said before may be over. None where all have."""
+    """A node that has not reported since the job may be ended: its last report may be outdated. None if all have."""
 
     @property
     def unsaid(self) -> str | None:
-        """What has to be known before a job may be ended; None if all is."""
+        """What must still be known before a job may be ended; None if nothing is missing."""
         if self.depends:
             return next(iter(self.verdict.unobserved), "a node that is silent")
         return None if self.awaits is None else f"whether it is still so on {self.awaits}"
@@ -53,7 +53,7 @@ class GangVerdict:
 
 @dataclass(frozen=True)
 class GangInput:
-    """All that is known about one gang; what is derived from it is derived once, when it is asked for."""
+    """All that is known about one gang. Derived values are computed once, on first use."""
 
     name: str
     seen: Sequence[ReceivedReport]
@@ -62,15 +62,16 @@ class GangInput:
     policy: Policy
     now_s: float
     strays: frozenset[str] = frozenset()
-    """Pods (uids) that carry the labels of the gang and do not belong to the job; they are not among `pods`."""
+    """Uids of pods that have the labels of the gang and do not belong to the job; they are not among `pods`."""
     unwatched: bool = False
-    """The reports are those of one run over all nodes, which saw the job for seconds; no agent watched it."""
+    """The reports come from one run of `trace` over all nodes, which observed the job for seconds; no agent watched
+    it."""
     job_rules: tuple[JobRule, ...] = ()
-    """What its policy expects of its logs."""
+    """The rules of its policy for the job's logs."""
 
     @cached_property
     def fresh(self) -> tuple[ReceivedReport, ...]:
-        """Reports that still count: not stale, and only as far as they are about pods on their own node."""
+        """Reports that are not stale, reduced to what they say about pods on their own node."""
         nodes = {pod.uid: pod.node for pod in self.pods}
         named = {pod.name: pod.node for pod in self.pods}
         found = []
@@ -86,9 +87,9 @@ class GangInput:
 
     @cached_property
     def with_snapshots(self) -> tuple[ReceivedReport, ...]:
-        """Fresh reports with a snapshot of now.
+        """Fresh reports whose snapshot describes the present.
 
-        A node that cannot determine whether its ranks make progress sends a snapshot with every heartbeat, and reports
+        A node that cannot decide whether its ranks make progress sends a snapshot with every heartbeat, and reports
         immediately once it can: until then that snapshot stays valid.
         """
         return tuple(
@@ -101,7 +102,7 @@ class GangInput:
 
     @cached_property
     def calm(self) -> dict[str, bool]:
-        """Silent nodes whose agent is there and reports no stall, and whether their ranks were seen training."""
+        """Silent nodes whose agent is alive and reports no stall, each with whether its ranks were seen training."""
         return {received.report.node: received.report.trained for received in self._unsuspicious}
 
     @cached_property
@@ -117,10 +118,10 @@ class GangInput:
 
     @property
     def _unstopped_age_s(self) -> float:
-        """Seconds since such a node said last that all is well; infinite if none did.
+        """Seconds since such a node last reported that all is well; infinite if none did.
 
-        That a rank is stopped or frozen is a state, and its node reports it at the next pass. So a node that says
-        nothing of the kind has none, long before its ranks have been silent for longer than they ever were.
+        A stopped or frozen rank is a state that its node reports at the next pass. So a node that reports nothing of
+        the kind has no such rank, long before its ranks have been silent for longer than ever.
         """
         return min(
             (received.age_s(self.now_s) for received in self._unsuspicious), default=math.inf
@@ -128,7 +129,7 @@ class GangInput:
 
     @property
     def resumed_age_s(self) -> float:
-        """Seconds since a rank of the job that was stopped or frozen was resumed, on any node; infinite if none was."""
+        """Seconds since a stopped or frozen rank of the job was resumed, on any node; infinite if none was."""
         return min(
             (
                 received.report.resumed_age_s + received.since_made_s(self.now_s)
@@ -139,10 +140,10 @@ class GangInput:
         )
 
     def gathered(self) -> GangSnapshot:
-        """One snapshot of all ranks that the reports show.
+        """One snapshot of all ranks that the reports contain.
 
-        Where an agent has no word on how its ranks are now, they may be what all others wait for. One that is gone
-        has not had any for long.
+        It is not `whole` while an agent that is alive has not reported the present state of its ranks: all others may
+        be waiting for those. An agent that is gone does not count, because its ranks have long been unobserved.
         """
         reporting = {
             received.report.node for received in self.fresh if is_heard(received, self.now_s)
@@ -158,9 +159,11 @@ class GangInput:
         return replace(gathered, job=job)
 
     def awaited(self, verdict: Verdict) -> str | None:
-        """The node whose word is still needed before a job is ended: that of the culprit, or any with snapshots.
+        """The node whose report is still needed before a job is ended: the culprit's, or any with snapshots.
 
-        Ages grow between two words of a node, but whether a rank is still stopped, or still waits, only its node knows.
+        None if none is.
+
+        Ages grow between two reports of a node, but only the node knows whether a rank is still stopped or still waits.
         An agent that is gone is not waited for.
         """
         acts_s = verdict.acts_at_s
@@ -175,7 +178,7 @@ class GangInput:
         return None
 
     def unheard_s(self, node: str) -> float | None:
-        """Seconds since the agent of a node was heard last; None where no report of it is known."""
+        """Seconds since the agent of a node was last heard; None if no report of it is known."""
         return min(
             (
                 received.unheard_s(self.now_s)
@@ -187,7 +190,7 @@ class GangInput:
 
     @cached_property
     def silent(self) -> tuple[str, ...]:
-        """Nodes with ranks in running pods of which no current snapshot is known; sorted."""
+        """Names of nodes with ranks in running pods of which no current snapshot is known; sorted."""
         reported = {received.report.node for received in self.with_snapshots}
         running = {pod.node for pod in self.pods if pod.node and not pod.ended and must_train(pod)}
         return tuple(sorted(running - reported))
@@ -203,19 +206,19 @@ def _fresh_s(received: ReceivedReport) -> float:
 
 
 def silent_s(received: ReceivedReport) -> float:
-    """After how many seconds of silence the agent that sent this is taken to be gone."""
+    """Seconds of silence after which the agent that sent this is taken to be gone."""
     return max(AGENT_SILENT_S, received.valid_s or 0.0)
 
 
 def is_heard(received: ReceivedReport, now_s: float) -> bool:
-    """True while the agent that sent this is taken to be there."""
+    """True while the agent that sent this is taken to be alive."""
     return received.unheard_s(now_s) <= silent_s(received)
 
 
 def _without_strays(report: FaultReport, strays: frozenset[str]) -> FaultReport:
-    """The report without a verdict on a stray: an agent takes every pod with the gang's labels for a part of it.
+    """The report without a verdict on a stray pod: an agent takes every pod with the gang's labels for a part of it.
 
-    A debug copy of a pod looks like a rank that hangs. A pod that is gone from the API is no stray: some job
+    A debug copy of a pod looks like a rank that hangs. A pod that was deleted from the API is not a stray: some job
     controllers delete the pod of a rank that failed.
     """
     culprit = report.verdict.culprit if report.verdict is not None else None
@@ -227,10 +230,10 @@ def _without_strays(report: FaultReport, strays: frozenset[str]) -> FaultReport:
 def _credible(
     report: FaultReport, nodes: Mapping[str, str | None], named: Mapping[str, str | None]
 ) -> FaultReport:
-    """The report without what it says of other nodes; `nodes`, `named`: where the pods of these uids and names are.
+    """The report reduced to its own node. `nodes`, `named`: uid, and name, of each pod to its node.
 
-    The API server vouches for the node that reports, and for nothing in the report. An agent that was
-    taken over must not be able to end jobs that have no pod on its node.
+    The API server authenticates the node that reports, and nothing inside the report. A compromised agent must not be
+    able to end jobs that have no pod on its node.
     """
     node = report.node
     ranks = tuple(rank for rank in report.ranks if nodes.get(rank.pod_uid) == node)

@@ -1,7 +1,7 @@
-"""The slow rank of a job that spans nodes: all others wait for it, step after step.
+"""Finds the slow rank of a job that spans nodes: all others wait for it, step after step.
 
-A node compares its own ranks; this compares those of all nodes, by where their Leases say that they were. Passes of all
-nodes are made at the same moments, as well as their clocks agree.
+A node compares its own ranks. This module compares those of all nodes, by the positions that their agents' Leases
+report. All nodes make their passes at the same moments, as far as their clocks agree.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class _Placed:
     node: str
     pace: RankPace
     found: Mapping[int, float | Place]
-    """By slot."""
+    """Slot of a pass to the seconds that the rank had waited there, or to the place at which it worked."""
 
     @property
     def usual(self) -> Place:
-        """Where it is most of the time that it does not wait."""
+        """The place at which it most often is while it does not wait."""
         places = Counter(where for where in self.found.values() if isinstance(where, Place))
         return places.most_common(1)[0][0] if places else Place.OTHER
 
 
 def may_lag(received_reports: Sequence[ReceivedReport]) -> bool:
-    """True if all ranks wait more than one of them, by what is known of them; cheap."""
+    """True if, by its reported share of waiting, one rank waits clearly less than all others. A cheap first check."""
     lowest = second = 2.0
     for received in received_reports:
         for pace in received.paces:
@@ -54,7 +54,7 @@ def may_lag(received_reports: Sequence[ReceivedReport]) -> bool:
 
 
 def slow_rank(gang_input: GangInput) -> Verdict | None:
-    """SLOW with the one rank that all others wait for; None unless that is known of every rank."""
+    """SLOW with the one rank that all others wait for; None unless the positions of every rank are known."""
     fresh = [
         received
         for received in gang_input.fresh
@@ -71,7 +71,9 @@ def slow_rank(gang_input: GangInput) -> Verdict | None:
         if nodes.get(pace.pod_uid) == received.report.node
     ]
     trains = {pod.uid for pod in gang_input.pods if pod.node and not pod.ended and must_train(pod)}
-    if not trains <= {one.pace.pod_uid for one in placed} or not all(one.found for one in placed):
+    if not trains <= {rank.pace.pod_uid for rank in placed} or not all(
+        rank.found for rank in placed
+    ):
         return None
     passes = list(_passes(placed))
     slow = straggler(passes, passes[-1].at_s) if passes else None
@@ -79,25 +81,25 @@ def slow_rank(gang_input: GangInput) -> Verdict | None:
 
 
 def _passes(placed: Sequence[_Placed]) -> Iterator[Pass[int]]:
-    """Passes that found all of these ranks, by their places in the list.
+    """Passes in which the position of every rank is known. Ranks are identified by their index in `placed`.
 
-    Only nodes whose ranks wait report every few seconds. What the one that has not reported for longest would say is
-    that its rank works, if it hardly ever waits: the others wait for something, and are not waiting for each other.
+    Only nodes whose ranks wait report every few seconds. If the ranks of the node with the oldest report hardly ever
+    wait, they are assumed to continue as usual after that report: the others wait, but not for each other.
     """
     newest: dict[str, int] = {}
-    for one in placed:
-        newest[one.node] = max(newest.get(one.node, 0), one.pace.slot)
+    for rank in placed:
+        newest[rank.node] = max(newest.get(rank.node, 0), rank.pace.slot)
     silent = min(newest, key=lambda node: newest[node])
     until = newest[silent]
-    if all(one.pace.waits <= LATE_SHARE for one in placed if one.node == silent):
+    if all(rank.pace.waits <= LATE_SHARE for rank in placed if rank.node == silent):
         until = min((slot for node, slot in newest.items() if node != silent), default=until)
     at_s = None
     for slot in range(until - SLOTS + 1, until + 1):
         found = {
-            number: one.usual
-            if slot > newest[silent] and one.node == silent
-            else one.found.get(slot)
-            for number, one in enumerate(placed)
+            number: rank.usual
+            if slot > newest[silent] and rank.node == silent
+            else rank.found.get(slot)
+            for number, rank in enumerate(placed)
         }
         known = {number: where for number, where in found.items() if where is not None}
         if len(known) == len(placed):

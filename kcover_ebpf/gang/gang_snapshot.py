@@ -1,8 +1,7 @@
-"""The snapshots that the nodes of a job sent, as the one that `diagnosis.judge.judge` judges.
+"""Merges the snapshots that the nodes of a job sent into the one that `diagnosis.judge.judge` reads.
 
-Processes of different nodes may have the same number, so each gets a separate one. Ages of all
-reports are rebased to one moment by the controller's clock. What two nodes did within
-`REPORTS_APART_S` of each other has no order.
+Processes of different nodes may have the same pid, so each gets a new one. The ages of all reports are rebased to one
+moment of the controller's clock. Events on two nodes that are less than `REPORTS_APART_S` apart have no order.
 """
 
 from __future__ import annotations
@@ -26,55 +25,55 @@ from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.recovery import REPORTS_APART_S, REPORTS_VAGUE_S
 
 _PID_BITS = 22
-"""The kernel's largest process number (PID_MAX_LIMIT)."""
+"""Bits of the kernel's largest pid (PID_MAX_LIMIT)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedReport:
-    """A report, and when it came; times are unix seconds by the controller's clock."""
+    """A report with its arrival; times are unix seconds by the controller's clock."""
 
     report: FaultReport
     arrived_s: float
     delay_s: float | None = 0.0
-    """Seconds from its making to its arrival; None where nothing is known of its node's clock."""
+    """Seconds from its making to its arrival; None if nothing is known of its node's clock."""
     confirmed_s: float | None = None
-    """When its agent confirmed last that it holds as it is; None if it never did."""
+    """When its agent last confirmed that it is still true; None if never."""
     heard_s: float | None = None
-    """When the Lease of its agent was renewed last, whatever that confirmed; None where the agent has none."""
+    """When the Lease of its agent was last renewed, whether or not that confirmed this report; None without a Lease."""
     valid_s: float | None = None
-    """For how long a confirmation counts; None where the agent has no Lease."""
+    """Seconds for which a confirmation is valid; None without a Lease."""
     paces: tuple[RankPace, ...] = ()
-    """How much its ranks waited for those of other nodes, when it was confirmed last."""
+    """How much its ranks waited for those of other nodes, as of the last confirmation."""
 
     @property
     def current_s(self) -> float:
-        """When it was last known to hold."""
+        """When it was last known to be true."""
         return max(self.arrived_s, self.confirmed_s or 0.0)
 
     @property
     def spoke_s(self) -> float:
-        """When its node was last as it says, by what is known of its way here."""
+        """When its node was last in the reported state, corrected by the delay of the report."""
         return max(self.arrived_s - (self.delay_s or 0.0), self.confirmed_s or 0.0)
 
     def age_s(self, now_s: float) -> float:
-        """Seconds since it came or was confirmed, never negative."""
+        """Seconds since it arrived or was confirmed, never negative."""
         return max(0.0, now_s - self.current_s)
 
     def since_made_s(self, now_s: float) -> float:
-        """Seconds since it was made, as far as that is known: its ages count from then."""
+        """Seconds since it was made, as far as known: its ages count from then."""
         return max(0.0, now_s - self.arrived_s) + (self.delay_s or 0.0)
 
     def unheard_s(self, now_s: float) -> float:
-        """Seconds since anything came from its agent."""
+        """Seconds since anything arrived from its agent."""
         return max(0.0, now_s - max(self.current_s, self.heard_s or 0.0))
 
     def is_stale(self, now_s: float) -> bool:
-        """True if it says nothing any more."""
+        """True once it says nothing about the present any more."""
         return self.age_s(now_s) > max(self.report.expires_after_s, self.valid_s or 0.0)
 
 
 def confirmed(received: ReceivedReport, lease: AgentLease, renewed_s: float) -> ReceivedReport:
-    """The report with what the Lease of its agent says of it; `renewed_s`: unix seconds by the controller's clock."""
+    """The report with what the Lease of its agent adds. `renewed_s`: unix seconds by the controller's clock."""
     report = received.report
     holds = report.sequence in lease.current
     others = tuple(ack for ack in lease.acks if ack not in report.acks)
@@ -90,11 +89,11 @@ def confirmed(received: ReceivedReport, lease: AgentLease, renewed_s: float) -> 
 
 @dataclass(frozen=True, slots=True)
 class GangSnapshot:
-    """The snapshot of all nodes, and who is who in it."""
+    """The snapshot of all nodes, and the origin of each process in it."""
 
     job: JobSnapshot
     who: Mapping[Pid, tuple[FaultReport, RankSnapshot]]
-    """The report and the snapshot in it, with the number that the process has on its node."""
+    """New pid of each process -> the report that contained it, and its snapshot with the pid of its own node."""
 
 
 def gather(
@@ -105,10 +104,19 @@ def gather(
     whole: bool = True,
     resumed_age_s: float = math.inf,
 ) -> GangSnapshot:
-    """One snapshot of all ranks that the reports show.
+    """One snapshot of all ranks that the reports contain.
 
-    `whole`: no rank is on a node of which nothing is known now. `resumed_age_s`: since a rank was resumed that had been
-    stopped, on any node: no rank is in its state for longer, as far as that can be judged.
+    The order of the steps matters:
+
+    1. The ages of each report are advanced to `now_s`, and no rank is in its state for longer than `resumed_age_s`.
+    2. A wait that one node knows to end by itself is known on all nodes, because ranks run the same program.
+    3. Payload is kept only on connections that may lead to another rank. A node cannot decide this alone.
+    4. If all ranks of the job are present, each wait for an address is classified as one for a peer or for an outside
+    service.
+    5. The first and the last sender lose their lead if another node is too close to call (`_unordered`).
+
+    `whole`: no rank is on a node of which nothing is known now. `resumed_age_s`: seconds since a stopped rank was
+    resumed on any node.
     """
     who: dict[Pid, tuple[FaultReport, RankSnapshot]] = {}
     processes: dict[Pid, RankSnapshot] = {}
@@ -145,7 +153,7 @@ def gather(
 
 
 def _recordings(seen: Sequence[ReceivedReport], now_s: float) -> Recordings | None:
-    """Those of all nodes, as old as the oldest of them."""
+    """Recordings of all nodes, with the age of the oldest."""
     answered = [
         (index, received.report.recorders, received.since_made_s(now_s))
         for index, received in enumerate(seen)
@@ -164,7 +172,7 @@ def _recordings(seen: Sequence[ReceivedReport], now_s: float) -> Recordings | No
 
 
 def _vague(seen: Sequence[ReceivedReport]) -> set[str]:
-    """Nodes of which it is not known how long their reports are on their way."""
+    """Names of nodes whose reports have an unknown delay."""
     return {received.report.node for received in seen if received.delay_s is None}
 
 
@@ -183,7 +191,7 @@ def _pid(index: int, pid: int) -> Pid:
 
 
 def _rebased(index: int, rank: RankSnapshot, late_s: float) -> RankSnapshot:
-    """The snapshot as of now, with numbers that no process of another node has."""
+    """The snapshot advanced to the present moment, with pids that no process of another node has."""
     return replace(
         rank.later(late_s),
         pid=_pid(index, rank.pid),
@@ -196,7 +204,7 @@ def _rebased(index: int, rank: RankSnapshot, late_s: float) -> RankSnapshot:
 
 
 def _with_known_waits(processes: Mapping[Pid, RankSnapshot]) -> dict[Pid, RankSnapshot]:
-    """Ranks run the same program, so a wait that was seen to end on one node is known on all."""
+    """A wait that one node knows to end by itself is marked as known on all nodes: ranks run the same program."""
     known = KnownWaits()
     for process in processes.values():
         if process.known_wait:
@@ -212,7 +220,7 @@ def _is_known(rank: RankSnapshot, known: KnownWaits) -> bool:
 
 
 def _between_ranks(rank: RankSnapshot, endpoints: EndpointIndex) -> RankSnapshot:
-    """Payload only where its other end may be a rank, which the node alone cannot know; and when it was sent last."""
+    """Keeps payload only where the other end may be a rank, which the node alone cannot know; updates the last send."""
     sockets = tuple(
         replace(socket, payload=False)
         if socket.payload and not endpoints.joins_ranks(rank.pid, socket)
@@ -231,13 +239,13 @@ def _between_ranks(rank: RankSnapshot, endpoints: EndpointIndex) -> RankSnapshot
 def _all_placed(
     processes: Mapping[Pid, RankSnapshot], ranks: Sequence[RankSnapshot]
 ) -> dict[Pid, RankSnapshot]:
-    """The processes of a job of which all ranks are known, with their waits for addresses placed."""
+    """The processes with their waits for addresses classified; for a job of which all ranks are known."""
     held = {Endpoint(*socket.local) for rank in ranks for socket in rank.sockets}
     return {pid: _placed(process, held) for pid, process in processes.items()}
 
 
 def _placed(rank: RankSnapshot, held: Collection[Endpoint]) -> RankSnapshot:
-    """A wait for an address is one for peers where a rank of any node has that address, and leads outside elsewhere."""
+    """Classifies a wait for an address: PEERS if a rank of any node has that address, else OUTSIDE."""
     if rank.awaits is None or rank.state not in (State.PEERS, State.OUTSIDE) or not held:
         return rank
     if rank.awaits in held:
@@ -253,7 +261,13 @@ def _unordered(
     who: Mapping[Pid, tuple[FaultReport, RankSnapshot]],
     vague: Collection[str],
 ) -> dict[Pid, RankSnapshot]:
-    """The same without the lead of whoever sent first (or last) where another node is close to it."""
+    """Removes the lead of the first (and of the last) sender if it cannot be certain.
+
+    The judge names the rank that sent earlier than all others, or later. Between nodes, times of sending are exact only
+    to `REPORTS_APART_S`, and to `REPORTS_VAGUE_S` more if the delay of a report is unknown. If a rank on another node
+    sent within that time, the order is not known: the first (or last) sender then gets the age of the next one, so the
+    two are equal.
+    """
     nodes = {pid: report.node for pid, (report, _) in who.items()}
     changed = dict(processes)
     for is_last in (False, True):
@@ -264,14 +278,14 @@ def _unordered(
         ]
         if len(sent) < 2:
             break
-        (age_s, pid), *others = sorted(sent, reverse=not is_last)
+        (age_s, pid), *rest = sorted(sent, reverse=not is_last)
         close = any(
-            nodes[pid] != nodes[other]
-            and abs(age_s - other_s) < _apart_s((nodes[pid], nodes[other]), vague)
-            for other_s, other in others
+            nodes[pid] != nodes[other_pid]
+            and abs(age_s - other_age_s) < _apart_s((nodes[pid], nodes[other_pid]), vague)
+            for other_age_s, other_pid in rest
         )
         if close:
-            changed[pid] = replace(changed[pid], sent_age_s=others[0][0])
+            changed[pid] = replace(changed[pid], sent_age_s=rest[0][0])
     return changed
 
 

@@ -1,7 +1,7 @@
-"""What the logs of all containers of a job show of the rules of its policy. Pure.
+"""Evaluates the log rules of a job's policy over the logs of all its containers. Pure.
 
-A rule is about a job, not about a container: usually one rank prints the loss. So a line is missing where no container
-printed it, and a number is off where any container's is. What could not be read is unknown, and breaks no rule.
+A rule concerns a job and not a container: usually one rank prints the loss. So a line is missing only if no container
+printed it, and a number is off if that of any container is. Unreadable logs are unknown and break no rule.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ class BrokenRule:
     rule: str
     action: RuleAction
     since_s: float
-    """Unix seconds by our clock from which on it is broken, as exact as the reports' times."""
+    """Unix seconds by our clock since which it is broken, as exact as the reports' times."""
     text: str
-    """What is wrong, in a sentence without any text of a log."""
+    """The violation in a sentence that contains no text of a log."""
     pod_uid: str | None = None
-    """Of the container whose number is off; None where a line is missing: no container is to blame."""
+    """Uid of the pod whose number is off; None for a missing line, for which no container is to blame."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedProgress:
-    """The clock of progress that a job's log is."""
+    """Progress of a job according to its logs."""
 
     step: int | None = None
-    """The highest that any of its running containers printed last."""
+    """The highest step that any running container printed last; None if there is none."""
     moved_s: float | None = None
-    """Unix seconds by our clock at which a step or an expected line was printed last; None where none was."""
+    """Unix seconds by our clock at which a step or an expected line was last printed; None if never."""
     unsaved_steps: int | None = None
-    """Steps since the last checkpoint that was said to be complete; None where none is known."""
+    """Steps since the last checkpoint that was reported complete; None if there is none."""
     redone_steps: int | None = None
-    """Steps that were done before the last restart and are done again; None where that is not known."""
+    """Steps that were done before the last restart and are repeated; None if unknown."""
     phase_until_s: float | None = None
-    """Unix seconds by our clock at which the last announced phase is over; None where none is announced."""
+    """Unix seconds by our clock at which the last announced phase ends; None if none is announced."""
     first_step: int | None = None
-    """The first of the container that has come furthest, of its present start,"""
+    """First step in the present start of the container that is furthest ahead; None if unknown."""
     first_s: float | None = None
-    """and when it was printed (unix seconds by our clock)."""
+    """Unix seconds by our clock at which that step was printed; None if unknown."""
     step_s: float | None = None
-    """Mean seconds of its steps; None before the second."""
+    """Mean seconds per step of that container; None before its second step."""
     loss: float | None = None
-    """The last that a container printed that prints one; the largest of several."""
+    """Last loss that a container printed; the largest if several did."""
     tokens: int | None = None
-    """That the training has taken so far, as it counts them."""
+    """Tokens that the training has processed, by its own count; None if it prints none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class SeenLog:
 
     log: ContainerLog
     made_s: float
-    """Unix seconds by our clock from which its ages count back."""
+    """Unix seconds by our clock that the ages in the log count back from."""
 
 
 def broken(
@@ -80,9 +80,9 @@ def broken(
     nodes: Mapping[str, str],
     now_s: float,
 ) -> tuple[BrokenRule, ...]:
-    """The rules that are broken; `nodes`: uid of each running pod of the gang to its node.
+    """The rules that are broken. `nodes`: uid of each running pod of the gang to its node.
 
-    A line is missing only where every pod was reported: the one that printed it may be another.
+    A missing line counts only if every pod was reported: an unreported one may have printed it.
     """
     seen = _current(reports, nodes, now_s)
     is_complete = {seen_log.log.pod_uid for seen_log in seen} >= set(nodes)
@@ -92,7 +92,7 @@ def broken(
 def broken_in(
     rules: Sequence[JobRule], seen: Sequence[SeenLog], now_s: float, *, is_complete: bool = True
 ) -> tuple[BrokenRule, ...]:
-    """The same of logs of which `is_complete` says whether they are all that the job has."""
+    """The rules that these logs break. `is_complete`: they are all the logs that the job has."""
     return tuple(
         found_rule
         for rule in rules
@@ -101,10 +101,10 @@ def broken_in(
 
 
 def verdict_of(gang_input: GangInput, rules: Sequence[JobRule]) -> GangVerdict | None:
-    """What broken rules mean for a job in which nothing else is wrong; None where none is broken.
+    """The verdict that broken rules lead to in a job in which nothing else is wrong; None if none is broken.
 
-    A rule with the action Restart was written by whoever owns the job: it counts as an announcement. Others are
-    observed: no job is ended for them.
+    The job's owner wrote a rule with the action Restart for this purpose: it counts as an announcement. Other rules are
+    only observed: no job is ended for them.
     """
     nodes = {
         pod.uid: pod.node for pod in gang_input.pods if not pod.ended and pod.deleted_s is None
@@ -139,12 +139,15 @@ def progress(
     now_s: float,
     rules: Sequence[JobRule] = (),
 ) -> LoggedProgress:
-    """What the logs show of the job's progress; `nodes` as in `broken`, `rules` as in `progress_in`."""
+    """Progress according to the reported logs. `nodes` as in `broken`, `rules` as in `progress_in`."""
     return progress_in(_current(reports, nodes, now_s), rules)
 
 
 def progress_in(seen: Sequence[SeenLog], rules: Sequence[JobRule] = ()) -> LoggedProgress:
-    """The same of these logs. `rules`: the job's; a line that one of them expects in time is a sign of progress."""
+    """Progress according to these logs.
+
+    `rules`: the job's; a line that one of them expects in time is a sign of progress.
+    """
     clocks = {rule.name for rule in rules if rule.is_clock}
     printed = [
         (seen_log, seen_log.log.progress) for seen_log in seen if seen_log.log.progress is not None
@@ -168,7 +171,7 @@ def progress_in(seen: Sequence[SeenLog], rules: Sequence[JobRule] = ()) -> Logge
     return replace(
         _furthest(printed),
         moved_s=max(moved, default=None),
-        # whichever rank says that a checkpoint is complete, it is
+        # a checkpoint is complete as soon as any rank reports it
         unsaved_steps=min(unsaved, default=None),
         redone_steps=max(redone, default=None),
         phase_until_s=max(phases, default=None),
@@ -180,7 +183,7 @@ def progress_in(seen: Sequence[SeenLog], rules: Sequence[JobRule] = ()) -> Logge
 
 
 def _furthest(printed: Sequence[tuple[SeenLog, PrintedProgress]]) -> LoggedProgress:
-    """What the container shows of its steps that has come furthest."""
+    """Steps of the container that is furthest ahead."""
     with_step = [(seen_log, found) for seen_log, found in printed if found.step is not None]
     if not with_step:
         return LoggedProgress()
@@ -197,7 +200,10 @@ def has_begun(
     nodes: Mapping[str, str],
     now_s: float,
 ) -> bool:
-    """Whether all these rules know the present start of every pod from its beginning; `nodes` as in `broken`."""
+    """True if all these rules have observed the present start of every pod from its beginning.
+
+    `nodes` as in `broken`.
+    """
     seen = _current(reports, nodes, now_s)
     is_complete = {seen_log.log.pod_uid for seen_log in seen} >= set(nodes)
     names = {rule.name for rule in rules}
@@ -211,7 +217,7 @@ def has_begun(
 def _current(
     reports: Iterable[ReceivedReport], nodes: Mapping[str, str], now_s: float
 ) -> list[SeenLog]:
-    """The newest start of each container."""
+    """The log of the newest start of each container."""
     newest: dict[tuple[str, str], SeenLog] = {}
     for report in reports:
         made_s = now_s - report.since_made_s(now_s)
@@ -243,8 +249,8 @@ def _off(rule: JobRule, seen: Sequence[SeenLog]) -> BrokenRule | None:
                 if limit is not None
             )
             text = (
-                f"rule {rule.name}: its number was {reading.wrong_count} times in a row not {limits}; "
-                f"the last is {value}"
+                f"rule {rule.name}: its value was not {limits} for {reading.wrong_count} readings in a row; "
+                f"the last value is {value}"
             )
             since_s = seen_log.made_s - (reading.age_s or 0.0)
             return BrokenRule(rule.name, rule.action, since_s, text, seen_log.log.pod_uid)
@@ -271,7 +277,7 @@ def _late(rule: JobRule, seen: Sequence[SeenLog], now_s: float) -> BrokenRule | 
     ]
     if len(begun) < len(found):
         return None
-    # they train once the last of them has started
+    # they train once the last container has started
     start_s = max(begun)
     if not rule.is_late(None, now_s - start_s):
         return None

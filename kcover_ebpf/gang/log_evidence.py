@@ -1,7 +1,7 @@
-"""What the logs of a gang's pods, and how its rank ended, say about a fault that is known already. Pure.
+"""Evidence from the logs of a gang's pods, and from how its rank ended, about a fault that is already known. Pure.
 
-A program writes what it likes, so nothing here makes a fault or names a culprit: it says where the cause lies, and
-identifies a crash so that it is recognised when it recurs.
+A program can print anything, so nothing here creates a fault or names a culprit. It says where the cause lies, and
+identifies a crash so that a repetition is recognised.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kcover_ebpf.tunables.recovery import LOG_BEFORE_FAULT_S, TRACEBACK_AFTER_S,
 
 _MOST_LINES = 4
 _SEVERAL = 3
-"""Logs that say something from which on one line is shown for all: two are a culprit and a witness."""
+"""Logs with relevant lines from which on one line is shown for all: two may be those of a culprit and a witness."""
 _CERTAIN: Mapping[VerdictKind | Cause, FailureClass] = {
     VerdictKind.DEVICE_FAULT: FailureClass.HARDWARE,
     VerdictKind.LOST_LINK: FailureClass.NETWORK,
@@ -32,7 +32,7 @@ _CERTAIN: Mapping[VerdictKind | Cause, FailureClass] = {
     Cause.OOM_KILLED: FailureClass.PROGRAM,
     Cause.COLLECTIVE_MISMATCH: FailureClass.PROGRAM,
 }
-"""Where the kernel, a driver or the control plane say it, a log says nothing against it."""
+"""If the kernel, a driver or the control plane names the class of failure, no log contradicts it."""
 _BY_DOMAIN: Mapping[str, FailureClass] = {
     "hardware": FailureClass.HARDWARE,
     "driver": FailureClass.HARDWARE,
@@ -42,9 +42,9 @@ _BY_DOMAIN: Mapping[str, FailureClass] = {
     "program": FailureClass.PROGRAM,
 }
 _OUTSIDE = ("hardware", "driver", "network", "storage")
-"""Domains of findings near a crash that make its traceback no proof of a bug of the program."""
+"""Domains of findings near a crash because of which its traceback does not prove a bug of the program."""
 _ENDED = "outside"
-"""The domain of lines that say that a scheduler, a launcher or a person ended the run."""
+"""Domain of lines which say that a scheduler, a launcher or a person ended the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class LogEvidence:
     failure: FailureClass = FailureClass.UNKNOWN
     evidence: tuple[Evidence, ...] = ()
     crashes: tuple[CrashRecord, ...] = ()
-    """Program errors whose traceback is known, the newest last; several where the gang crashed again."""
+    """Program errors with a known traceback, newest last; several if the gang crashed again."""
     no_bugs: frozenset[tuple[str, int]] = frozenset()
-    """Pod (uid) and start of each crash whose log shows a cause outside of the program."""
+    """Uid of the pod and start of each crash whose log shows a cause outside of the program."""
     progress: LoggedProgress = field(default_factory=LoggedProgress)
 
 
@@ -67,18 +67,18 @@ class _Log:
     received: ReceivedReport
     log: ContainerLog
     made_s: float
-    """Unix seconds by our clock of the report's own time: its ages count back from then."""
+    """Unix seconds by our clock of the report's own time; ages in the log count back from it."""
 
     def near(self, age_s: float, verdict: Verdict) -> bool:
-        """True for what may belong to the fault; what is younger may be a crash of the next start."""
+        """True for lines that may belong to the fault; younger ones may be a crash of the next start."""
         return self.made_s - age_s >= verdict.since_s - LOG_BEFORE_FAULT_S
 
     def root(self, verdict: Verdict) -> LoggedTraceback | None:
-        """The first traceback of the crash: what follows is written by who noticed it."""
+        """The first traceback of the crash; later ones may be consequences. None if there is none."""
         return next(iter(self.raised(verdict)), None)
 
     def raised(self, verdict: Verdict) -> list[LoggedTraceback]:
-        """The tracebacks of the crash, less those at the end of ranks that lost the one that raised before them.
+        """The tracebacks of the crash, without those that only report the loss of the rank that raised before.
 
         Any of them may be the cause: an error that wraps another is logged before or after it.
         """
@@ -95,23 +95,23 @@ class _Log:
 
     @property
     def pod_name(self) -> str:
-        """As its report names it; "?" where it does not."""
+        """Name of the pod in its report; "?" if the report does not name it."""
         names = {pod.uid: pod.name for pod in self.received.report.pods}
         return names.get(self.log.pod_uid, "?")
 
     def speaks(self, verdict: Verdict) -> bool:
-        """Whether it shows anything near the fault."""
+        """True if it shows anything near the fault."""
         return bool(self.raised(verdict) or self.findings(verdict))
 
     def findings(self, verdict: Verdict) -> list[LogFinding]:
-        """What lines near the fault show."""
+        """Findings in lines near the fault."""
         return [finding for finding in self.log.findings if self.near(finding.age_s, verdict)]
 
 
 def read(
     seen: Sequence[ReceivedReport], nodes: Mapping[str, str], verdict: Verdict, now_s: float
 ) -> LogEvidence:
-    """What the logs say of the fault in `verdict`, which is since unix seconds by our clock.
+    """Evidence in the logs about the fault in `verdict`, whose times are unix seconds by our clock.
 
     `nodes`: uid of each pod of the gang to its node. Reports about other pods do not count.
     """
@@ -140,9 +140,10 @@ def read(
 
 
 def _of_culprit(logs: Sequence[_Log], verdict: Verdict) -> list[_Log]:
-    """The logs of the culprit's pod; where there is none, those of all that raised one and the same error.
+    """The logs of the culprit's pod; if there is no culprit, those of all that raised one and the same error.
 
-    Who lost a connection may have lost it to the rank that failed: such errors count only where there are no others.
+    A rank that lost a connection may have lost it to the rank that failed: such errors count only if there are no
+    others.
     """
     uid = verdict.culprit.pod_uid if verdict.culprit is not None else None
     if uid is not None:
@@ -166,17 +167,17 @@ def _failure(
     if certain is not None:
         return certain
     relevant = [finding for finding in findings if _explains(finding)]
-    # a broken device raises errors of any class in the program
+    # a broken device causes errors of any class in the program
     domains = [finding.domain for finding in relevant if finding.domain == "hardware"]
-    # an error that wraps another says less than that
+    # an error that wraps another says less than the wrapped one
     domains += [traceback.domain for log in raised for traceback in log if not traceback.generic]
     roots = [log[0] for log in raised if log]
     if all(root.generic for root in roots):
-        # a cause only where it was raised, and alone or before something else was
+        # a generic error names the cause only if nothing else was raised before it
         of_peers = [finding for finding in relevant if finding.follows]
         others = [finding for finding in relevant if not finding.follows]
         domains += [finding.domain for finding in others]
-        # what is said of a peer explains an error of NCCL, and follows from one of the program
+        # findings about a peer explain an error of NCCL, but are a consequence of a program error
         domains += [
             traceback.domain for log in raised for traceback in log if traceback.domain != "program"
         ]
@@ -201,10 +202,10 @@ class _FirstCause:
 def _first_cause(
     logs: Sequence[_Log], all_logs: Sequence[_Log], verdict: Verdict
 ) -> _FirstCause | None:
-    """What was first in `logs`, where several of all logs have something to say; None where none has its own reason.
+    """The earliest independent sign in `logs`; None if there is none, or too few of all logs have one.
 
-    Many ranks print when one fails. By kind: who says that a peer is gone, or was ended by a launcher, is a victim,
-    however early. By time: of the others the earliest.
+    Many ranks print when one fails. A rank that reports a lost peer, or that a launcher ended it, is a victim, however
+    early it prints. Of the other signs the earliest is the cause.
     """
     if sum(log.speaks(verdict) for log in all_logs) < _SEVERAL:
         return None
@@ -223,7 +224,7 @@ def _first_cause(
 
 
 def _cause_line(first: _FirstCause, logs: Sequence[_Log], verdict: Verdict) -> Evidence:
-    """One line for all ranks that printed."""
+    """One line of evidence for all ranks that printed."""
     others = [log for log in logs if log is not first.log and log.speaks(verdict)]
     reason = first.reason
     if isinstance(reason, LoggedTraceback):
@@ -274,16 +275,16 @@ def _exit_line(verdict: Verdict, exit_code: exit_codes.ExitCode | None) -> tuple
 
 
 def _progress_line(progress: LoggedProgress, verdict: Verdict) -> tuple[Evidence, ...]:
-    """How far the training had come: what a restart costs."""
+    """How far the training had come, which shows what a restart costs; empty if there is no fault or no step."""
     if not verdict.kind.is_fault or progress.step is None:
         return ()
-    words = [f"the last step that was printed is {progress.step}"]
+    words = [f"the last printed step is {progress.step}"]
     if progress.moved_s is not None:
         words.append(f"{max(0.0, verdict.since_s - progress.moved_s):.0f} s before the fault")
     if progress.unsaved_steps is not None:
         words.append(f"{progress.unsaved_steps} steps since the last checkpoint")
     if progress.redone_steps:
-        words.append(f"{progress.redone_steps} of them were done again after a restart")
+        words.append(f"{progress.redone_steps} of them were repeated after a restart")
     if progress.phase_until_s is not None and progress.phase_until_s > verdict.since_s:
         left_s = progress.phase_until_s - verdict.since_s
         words.append(f"a phase that the program announced had {left_s:.0f} s left")
@@ -293,7 +294,7 @@ def _progress_line(progress: LoggedProgress, verdict: Verdict) -> tuple[Evidence
 def _crashes(
     logs: Sequence[_Log], verdict: Verdict
 ) -> tuple[tuple[CrashRecord, ...], frozenset[tuple[str, int]]]:
-    """The crashes that may be bugs of the program, and which starts ended by none."""
+    """The crashes that may be bugs of the program, and the pod and start of each crash that is none."""
     if verdict.kind is not VerdictKind.CRASHED or verdict.cause not in RAISED:
         return (), frozenset()
     no_bugs = frozenset(
@@ -310,9 +311,9 @@ def _crashes(
 
 
 def _has_cause_outside(log: _Log, verdict: Verdict) -> bool:
-    """True if what the program raised may follow from a failure of a node, the network or a storage.
+    """True if the errors may follow from a failure of a node, the network or a storage.
 
-    What wraps such an error is an error of the program by its class, and the same in each start.
+    An error that wraps such an error is one of the program by its class, and is the same in each start.
     """
     if any(traceback.domain != "program" for traceback in _raised(log, verdict)):
         return True
@@ -323,7 +324,8 @@ def _has_cause_outside(log: _Log, verdict: Verdict) -> bool:
     ):
         return True
     root = log.root(verdict)
-    # a launcher ends the others once one rank has failed: what ended a run came before what it raised
+    # a launcher ends the other ranks once one has failed: only a line before the error counts as
+    # the reason
     return root is not None and any(
         finding.domain == _ENDED and (finding.first_age_s or finding.age_s) >= root.age_s
         for finding in findings
@@ -331,7 +333,7 @@ def _has_cause_outside(log: _Log, verdict: Verdict) -> bool:
 
 
 def _raised(log: _Log, verdict: Verdict) -> list[LoggedTraceback]:
-    """What the program raised when it ended."""
+    """Tracebacks that the program raised when it ended."""
     early_s, late_s = verdict.since_s - TRACEBACK_BEFORE_S, verdict.since_s + TRACEBACK_AFTER_S
     return [
         traceback
@@ -341,7 +343,10 @@ def _raised(log: _Log, verdict: Verdict) -> list[LoggedTraceback]:
 
 
 def _crash(log: _Log, verdict: Verdict) -> CrashRecord | None:
-    """What identifies the crash: all that the program raised then, for one of it may be raised in each start."""
+    """The identity of the crash: all tracebacks of that moment, because single ones may occur in each start.
+
+    None if none.
+    """
     raised = _raised(log, verdict)
     if not raised:
         return None
@@ -361,7 +366,7 @@ def _crash(log: _Log, verdict: Verdict) -> CrashRecord | None:
 
 
 def _exit_code(seen: Sequence[ReceivedReport], verdict: Verdict) -> exit_codes.ExitCode | None:
-    """What the table says about how the culprit ended."""
+    """Meaning of the culprit's exit code; None if unknown."""
     culprit = verdict.culprit
     if culprit is None or culprit.pid is None or culprit.pod_uid is None:
         return None

@@ -1,4 +1,4 @@
-"""Who is not there: a rank that never came although its pod runs, and a node that went away with its ranks."""
+"""Absent ranks: a rank that never came although its pod runs, and a node that disappeared with its ranks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kcover_ebpf.tunables.recovery import AGENT_GONE_S, STALLED_BESIDE_GONE_S
 
 
 def lost_node(gang_input: GangInput) -> GangVerdict | None:
-    """A node that is not ready, while no rank on all others makes progress; None if there is none.
+    """The verdict on a node that is not ready, while no rank on the other nodes makes progress; None if there is none.
 
-    A node that lost its path to the API server looks the same from here, and its ranks may well train
-    on: so all others must be there, and have made no progress for a while.
+    A node that only lost its connection to the API server looks the same from here, and its ranks may well continue to
+    train. So all other nodes must have reported, and their ranks must have made no progress for a while.
     """
     down, with_snapshots = _down(gang_input), gang_input.with_snapshots
     if not down or set(gang_input.silent) - set(down) or not _has_stalled(gang_input):
@@ -54,7 +54,7 @@ def lost_node(gang_input: GangInput) -> GangVerdict | None:
 
 
 def unheard(gang_input: GangInput) -> list[str]:
-    """Nodes with pods of the job of which no agent reports; sorted."""
+    """Names of nodes with pods of the job whose agents do not report; sorted."""
     ours = {pod.node for pod in gang_input.pods if pod.node and not pod.ended}
     now_s = gang_input.now_s
     heard = {received.report.node for received in gang_input.seen if is_heard(received, now_s)}
@@ -62,7 +62,7 @@ def unheard(gang_input: GangInput) -> list[str]:
 
 
 def _down(gang_input: GangInput) -> list[str]:
-    """Those of them that are not ready."""
+    """Nodes among these that are not ready."""
     nodes = gang_input.nodes
     return [name for name in unheard(gang_input) if name in nodes and not nodes[name].ready]
 
@@ -74,7 +74,7 @@ def _has_stalled(gang_input: GangInput) -> bool:
 
 
 def silent_for_s(snapshot: JobSnapshot) -> float:
-    """Seconds for which every rank in the snapshot has made no progress; 0 while one makes an effort, or is stopped."""
+    """Seconds for which no rank in the snapshot has made progress; 0 while one makes an effort or is stopped."""
     ranks = list(snapshot.ranks.values())
     if any(
         rank.state in EFFORT | STOPPED or wait_chain.is_effort(snapshot, rank) for rank in ranks
@@ -84,10 +84,10 @@ def silent_for_s(snapshot: JobSnapshot) -> float:
 
 
 def towards_unseen(gang_input: GangInput, gathered_snapshot: GangSnapshot) -> Evidence | None:
-    """What lets one act although nothing is seen of some nodes: the others have waited for their ranks for very long.
+    """Evidence that allows an action although some nodes are not observed; None while the evidence is insufficient.
 
-    None while that does not suffice. What a rank there does cannot be seen, so it is believed to make an
-    effort for as long as any rank is.
+    The other ranks must have waited for very long, and be connected to ranks on those nodes. The work of an unobserved
+    rank is unknown, so it is given as long as any effort is.
     """
     silent, snapshot = gang_input.silent, gathered_snapshot.job
     heard_s = [at_s for name in silent if (at_s := gang_input.unheard_s(name)) is not None]
@@ -114,10 +114,10 @@ def towards_unseen(gang_input: GangInput, gathered_snapshot: GangSnapshot) -> Ev
 
 
 def missing_rank(gang_input: GangInput, gathered_snapshot: GangSnapshot) -> Finding | None:
-    """The lowest rank that never came while all others wait for it; None unless every pod runs and every node reported.
+    """The lowest rank that never came while all others wait; None unless every pod runs and every node reported.
 
-    All of it is read off the clock, so it is reported and ends no job: a pod may be fetching its data for as
-    long, before it starts its rank.
+    This follows from elapsed time alone, so it is reported and ends no job: a pod may need this time to fetch data
+    before it starts its rank.
     """
     snapshot = gathered_snapshot.job
     ranks = list(snapshot.ranks.values())

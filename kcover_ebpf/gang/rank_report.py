@@ -1,6 +1,6 @@
-"""From what is known of a gang to its report. Pure.
+"""Builds an agent's report on a gang from its snapshot. Pure.
 
-Ages are seconds before the report's own time. Texts are cut to what the schema takes.
+Ages are seconds before the report's own time. Texts are cut to the lengths that the schema allows.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _FRAME_TEXT = 256
 _REASON_TEXT = 256
 _MOST_RANKS = 512
 _MOST_SOCKETS = 64
-"""A rank of a large job has hundreds; those that show something come first."""
+"""Connections reported for one rank. A rank of a large job has hundreds; relevant ones come first."""
 _MOST_FRAMES = 32
 _MOST_WAITED_FOR = 64
 _MOST_DEVICES = 16
-"""GPUs of one rank."""
+"""GPUs reported for one rank, at most."""
 _MOST_RECORDS = 16
-"""Recordings of one node's ranks."""
+"""Flight recordings reported for the ranks of one node, at most."""
 _MOST_GROUPS, _MOST_MEMBERS, _MOST_CALLS = 8, 256, 2
-"""Of one recording: a group whose members are left out is one whose members are not known."""
+"""Limits of one recording: groups, members of a group, and calls. A group with more members is reported without any."""
 
 
 def with_snapshots(report: FaultReport, job: Job, pods: Mapping[Pid, str]) -> FaultReport:
@@ -45,7 +45,7 @@ def with_snapshots(report: FaultReport, job: Job, pods: Mapping[Pid, str]) -> Fa
 
 
 def carrying(report: FaultReport, snapshot: JobSnapshot, pods: Mapping[Pid, str]) -> FaultReport:
-    """The report with this snapshot, cut to what the schema takes; a process of no pod is left out."""
+    """The report with this snapshot, cut to the schema; processes outside any pod are left out."""
     found = [
         _fitted(replace(process, pod_uid=uid))
         for pid, process in snapshot.processes.items()
@@ -65,11 +65,11 @@ def carrying(report: FaultReport, snapshot: JobSnapshot, pods: Mapping[Pid, str]
 
 
 def paces_of(job: Job, pods: Mapping[Pid, str], unix_offset_s: float) -> tuple[RankPace, ...]:
-    """Where the ranks were, to be compared with those on other nodes; none unless all of them train.
+    """Recent positions of the ranks, for comparison with those on other nodes; empty unless all of them train.
 
-    `pods`: process to uid of its pod. `unix_offset_s`: unix time less boottime.
+    `pods`: process to uid of its pod. `unix_offset_s`: unix time minus boottime.
 
-    Once a rank has left, those that remain are the odd ones: a server whose other workers are done waits for the last.
+    Empty also once a rank has left: a server whose other workers are done waits for the last one, which is not slow.
     """
     if job.attention.suspicious or not job.has_parts_elsewhere or job.members.has_ended:
         return ()
@@ -113,7 +113,7 @@ def _counts(counts: CollectiveCounts | None) -> CollectiveCounts | None:
 
 
 def _fitted(rank: RankSnapshot) -> RankSnapshot:
-    """What the judge of a host takes, cut and rounded for the wire; a rank that has ended has no connections."""
+    """The snapshot cut and rounded for the wire; a rank that has ended has no connections."""
     return replace(
         rank,
         text=rank.text[:_RANK_TEXT],
@@ -162,7 +162,7 @@ def _most_relevant(sockets: Sequence[SocketSnapshot]) -> tuple[SocketSnapshot, .
 def verdict_of(
     verdict: Verdict, node: str, now_s: float, pods: Mapping[Pid, str], names: Mapping[str, str]
 ) -> Verdict:
-    """The node's own verdict; `names`: uid of a pod to its name; `now_s`: the report's time."""
+    """The node's own verdict, with times relative to `now_s`, the report's time. `names`: uid of a pod to its name."""
     return Verdict(
         kind=verdict.kind,
         cause=verdict.cause,

@@ -1,6 +1,6 @@
-"""Cuts a report to what the API server takes, and says in it what was cut. Pure.
+"""Cuts a report to the size that the API server accepts, and notes in it what was cut. Pure.
 
-etcd takes 1.5 MiB for one request. What each rank has most of, and says least with, goes first.
+etcd accepts 1.5 MiB for one request. The least informative and most numerous parts of each rank go first.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from kcover_ebpf.api.fault_report import REPORT, FaultReport
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 
 MOST_BYTES = 900_000
-"""Of the whole report: under 1 MB with its metadata, so that neither etcd nor a proxy refuses it."""
+"""Bytes of the whole report: under 1 MB with its metadata, so that neither etcd nor a proxy refuses it."""
 _STEPS = ((64, 32), (16, 32), (4, 32), (4, 8), (0, 8), (0, 0))
-"""Connections and frames that each rank may keep; the first is what a snapshot carries at most."""
+"""Connections and stack frames that each rank may keep, step by step; the first is the most that a snapshot
+contains."""
 _RANK_BYTES = 600
-"""Of one rank without its texts and lists, all numbers at their longest."""
+"""Bytes of one rank without its texts and lists, with all numbers at their longest."""
 _SOCKET_BYTES = 300
 _NUMBER_BYTES = 12
 _FIELDS: dict[str, Callable[[RankSnapshot], Sized]] = {
@@ -27,7 +28,7 @@ _FIELDS: dict[str, Callable[[RankSnapshot], Sized]] = {
 
 
 def fitted(report: FaultReport, most_bytes: int = MOST_BYTES) -> FaultReport:
-    """The report, or as much of it as fits; what is missing is in `unobserved` of its verdict."""
+    """The report, or as much of it as fits; `unobserved` of its verdict names what is missing."""
     sizes = [_bytes_of(rank) for rank in report.ranks]
     if sum(sizes) <= most_bytes // 8:
         return report  # nearly all: the rest of a report has its own bounds
@@ -48,7 +49,7 @@ def fitted(report: FaultReport, most_bytes: int = MOST_BYTES) -> FaultReport:
 
 
 def _bytes_of(rank: RankSnapshot) -> int:
-    """At most so many in JSON."""
+    """Upper bound of its size in JSON, in bytes."""
     texts = sum(len(json.dumps(text)) + 2 for text in (*rank.stack, rank.text or ""))
     numbers = _NUMBER_BYTES * len(rank.waits_for)
     return _RANK_BYTES + texts + numbers + _SOCKET_BYTES * len(rank.sockets)

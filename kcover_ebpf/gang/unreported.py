@@ -1,7 +1,7 @@
-"""Ranks that ended and were restarted by their kubelets, and that no report mentions: read from their pods afterwards.
+"""Finds ranks that ended and were restarted by their kubelets without any report: read from their pods afterwards.
 
-A report says what is. Where a rank dies while its node has no agent, or is restarted before a controller leads,
-no report speaks of it by then; its container's last state still does.
+A report describes the present. If a rank dies while its node has no agent, or is restarted before a controller leads,
+no report mentions it by then. The last state of its container still does.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from kcover_ebpf.tunables.recovery import (
 )
 
 Span = tuple[float, float]
-"""From the fault of an incident until its last change, unix seconds by the controller's clock."""
+"""Unix seconds by the controller's clock: from the fault of an incident until its last change."""
 _REQUESTED = (signal.SIGINT, signal.SIGTERM)
 _WHOLE_POD = "RestartingAllContainers"
-"""Reason of the kubelet where a rule of a container had the whole pod restarted. Kubernetes 1.36 then leaves out both
-times, and reports every container, whether it had failed or not, as killed (measured)."""
+"""Reason that the kubelet gives if a rule of a container had the whole pod restarted. Kubernetes 1.36 then leaves out
+both times, and reports every container, whether it had failed or not, as killed (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class _Ended:
 
     @property
     def signal(self) -> int:
-        """0 where it ended by itself, or where that is not known."""
+        """Number of the signal; 0 if it ended by itself, or if that is unknown."""
         by_signal = 128 < self.end.code < 128 + signal.NSIG and self.end.reason != _WHOLE_POD
         return self.end.code - 128 if by_signal else 0
 
@@ -55,25 +55,25 @@ class _Ended:
 def unreported(
     job: str, pods: Sequence[Pod], incidents: Sequence[Span], now_s: float
 ) -> Verdict | None:
-    """The crash that ended first of the newest that none of the job's incidents covers; None if there is none.
+    """The newest crash that none of the job's incidents covers; None if there is none.
 
-    Only containers that run again count: what has not been restarted is still there to be reported.
+    Only containers that run again count: one that was not restarted can still be reported.
     """
-    ended = sorted(
+    by_time = sorted(
         (
-            other_ended
+            ended
             for pod in pods
             if must_train(pod) and pod.deleted_s is None
-            for other_ended in _ended(pod)
-            if END_REPORTED_S <= now_s - other_ended.at_s < END_RECORDED_S
+            for ended in _ended(pod)
+            if END_REPORTED_S <= now_s - ended.at_s < END_RECORDED_S
             and not any(
-                began_s - END_BEFORE_INCIDENT_S <= other_ended.at_s <= last_s + END_AFTER_INCIDENT_S
+                began_s - END_BEFORE_INCIDENT_S <= ended.at_s <= last_s + END_AFTER_INCIDENT_S
                 for began_s, last_s in incidents
             )
         ),
-        key=lambda other_ended: -other_ended.at_s,
+        key=lambda ended: -ended.at_s,
     )
-    together = list(_together(ended))
+    together = list(_together(by_time))
     return _verdict(job, together, now_s) if together else None
 
 
@@ -82,10 +82,11 @@ def _ended(pod: Pod) -> Iterator[_Ended]:
         end = container.last_end
         if container.started_s is None or end is None or end.code == 0:
             continue
-        # the kubelet starts a whole pod again at once
+        # the kubelet restarts a whole pod at once
         at_s = container.started_s if end.reason == _WHOLE_POD else end.time_s
         ended = None if at_s is None else _Ended(pod, end, at_s)
-        # a container that ends at once has started no rank, and is asked to end by whoever drains its node
+        # a container that ends at once has started no rank; whoever drains its node sends it
+        # SIGTERM
         if (
             ended
             and ended.signal not in _REQUESTED
@@ -95,17 +96,17 @@ def _ended(pod: Pod) -> Iterator[_Ended]:
 
 
 def _together(ended: Sequence[_Ended]) -> Iterator[_Ended]:
-    """The newest, and those before it that are as close to each other as what one crash brings about."""
+    """The newest end, and those before it that are close enough to each other to be one crash."""
     previous_ended: _Ended | None = None
-    for other_ended in ended:
-        if previous_ended is not None and previous_ended.at_s - other_ended.at_s > ENDS_TOGETHER_S:
+    for earlier in ended:
+        if previous_ended is not None and previous_ended.at_s - earlier.at_s > ENDS_TOGETHER_S:
             return
-        yield other_ended
-        previous_ended = other_ended
+        yield earlier
+        previous_ended = earlier
 
 
 def _verdict(job: str, together: Sequence[_Ended], now_s: float) -> Verdict:
-    """Who was killed by a signal did not end because a peer was gone; of several none is named."""
+    """A rank killed by a signal did not end because of a lost peer; of several such ranks none is named."""
     by_signal = [ended for ended in together if ended.signal]
     first = min(by_signal or together, key=lambda ended: ended.at_s)
     alike = by_signal or [ended for ended in together if ended.at_s - first.at_s <= 1.0]

@@ -1,7 +1,7 @@
-"""What one run over all nodes of a job adds to the judge: no agent saw the job before, and a person thinks it is stuck.
+"""Additional rules for one run of `trace` over all nodes of a job that no agent watched.
 
-The same as `diagnosis.oneshot` adds on one host. What the judge calls healthy may be a fault whose beginning was not
-seen. Nothing is ended for such a verdict.
+They are those that `diagnosis.oneshot` adds on one host: the user thinks that the job is stuck. A job that the judge
+calls healthy may have a fault whose beginning was not observed. No job is ended for such a verdict.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GETS_ON = (State.SLEEPING, State.STORING)
 
 
 def refined(gang_input: GangInput, snapshot: JobSnapshot, finding: Finding) -> Finding:
-    """The finding of the judge with what only the absence of a rank, or the length of its waits, shows."""
+    """The judge's finding, refined by what only the absence of a rank, or the length of its waits, shows."""
     if finding.kind is VerdictKind.WORKING:
         finding = (
             _absent(gang_input, snapshot) or oneshot.device_waits(snapshot, finding) or finding
@@ -36,7 +36,7 @@ def refined(gang_input: GangInput, snapshot: JobSnapshot, finding: Finding) -> F
 
 
 def streamed(snapshot: JobSnapshot, getting_on: Collection[int]) -> JobSnapshot:
-    """The snapshot as a node sends it: ranks that move bytes from or to storage (`getting_on`) are said to."""
+    """The snapshot as a node sends it: ranks in `getting_on`, which move bytes from or to storage, are STORING."""
     changed = {
         pid: replace(process, state=State.STORING)
         if pid in getting_on and process.state is State.COMPUTING
@@ -51,7 +51,7 @@ def _size(snapshot: JobSnapshot) -> int | None:
 
 
 def _absent(gang_input: GangInput, snapshot: JobSnapshot) -> Finding | None:
-    """The rank that was lost before the run, or never came, while all others wait for it."""
+    """The rank that was lost before the run, or never came, if all others wait for it; None if there is none."""
     ranks, size = list(snapshot.ranks.values()), _size(snapshot)
     numbered = [process for process in snapshot.processes.values() if process.role is Role.RANK]
     present = {rank.rank for rank in numbered if rank.rank is not None}
