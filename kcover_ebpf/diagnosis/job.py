@@ -263,8 +263,8 @@ class Job:
 
     def _suspect(self, active: Mapping[Pid, ProcessHistory], stopped: int, now_ns: int) -> None:
         """Say whether something may be wrong, and remember a silence that ended by itself."""
-        silent = any(self.pace.is_silent(view, now_ns) for view in active.values())
-        stopped += sum(view.is_stopped for view in self.members.roster.loaders.values())
+        silent = any(self.pace.is_silent(process, now_ns) for process in active.values())
+        stopped += sum(process.is_stopped for process in self.members.roster.loaders.values())
         failed = bool(self.announced.failures)
         known = stopped > 0 or self._alarm or failed or self.announced.misses_rank
         # a rank that is stopped or has died keeps all others from continuing, though it may take them a while to notice
@@ -316,8 +316,8 @@ class Job:
     @property
     def nameless(self) -> list[Pid]:
         """Living processes about which nothing was read yet."""
-        living = (view for view in self.members.views.values() if view.exit is None)
-        return [view.pid for view in living if view.seen is None]
+        living = (process for process in self.members.views.values() if process.exit is None)
+        return [process.pid for process in living if process.seen is None]
 
     @property
     def connected(self) -> list[Pid]:
@@ -374,7 +374,7 @@ class Job:
     @property
     def waiting(self) -> Iterable[ProcessHistory]:
         """Ranks whose lead thread waits for others."""
-        return (view for view in self.members.ranks.values() if self.pace.waits(view))
+        return (process for process in self.members.ranks.values() if self.pace.waits(process))
 
     def finding(self) -> Finding | None:
         """What the facts add up to now; None while what was seen is not complete enough to judge by."""

@@ -86,7 +86,9 @@ def _mended_since_ns(job: Job, launcher_process: ProcessHistory | None, failed_n
         times_ns.append(job.now_ns - round(job.pace.silence_s(job.members.ranks, job.now_ns) * NS))
     if launcher_process is not None:
         views = job.members.views.values()
-        times_ns += [view.first_seen_ns for view in views if view.ppid == launcher_process.pid]
+        times_ns += [
+            process.first_seen_ns for process in views if process.ppid == launcher_process.pid
+        ]
     return max(times_ns)
 
 

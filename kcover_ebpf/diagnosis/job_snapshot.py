@@ -71,9 +71,9 @@ def _processes(job: Job, habits: Habits) -> Mapping[Pid, RankSnapshot]:
     # the time before something was not seen cannot be judged
     seen_s = (job.now_ns - job.floor_ns) / NS
     return {
-        pid: completed(classify(view, context).capped(seen_s), view, habits)
-        for pid, view in job.members.views.items()
-        if view.membership is not None and view.membership.owner is not None
+        pid: completed(classify(process, context).capped(seen_s), process, habits)
+        for pid, process in job.members.views.items()
+        if process.membership is not None and process.membership.owner is not None
     }
 
 

@@ -89,7 +89,7 @@ def undecided(job: Job, history: PassHistory) -> bool:
         views = [job.members.views[rank.pid]]
         views += job.members.children(rank.pid) if rank.state in _FOR_CHILDREN else []
         burns = rank.state in (State.COMPUTING, State.THROTTLED, *_FOR_CHILDREN)
-        seldom = any(view.lead is not None and view.lead.seen_too_seldom for view in views)
+        seldom = any(process.lead is not None and process.lead.seen_too_seldom for process in views)
         if rank.state is State.SPINNING or (burns and seldom):
             return True
     return False
@@ -175,8 +175,8 @@ def since_the_loss(job: Job, current_finding: Finding) -> Finding:
     """A lost link, since the last byte that got through: the kernel counts each repetition as sent."""
     lasts = [
         socket.last_receive_ns
-        for view in job.members.ranks.values()
-        for socket in view.sockets.values()
+        for process in job.members.ranks.values()
+        for socket in process.sockets.values()
         if socket.state == "ESTABLISHED"
     ]
     last_ns = max(lasts, default=0)
@@ -213,7 +213,7 @@ def stopped_here(
 
 
 def _missing_ranks(job: Job) -> list[int]:
-    members = [view.membership for view in job.members.ranks.values() if view.membership]
+    members = [process.membership for process in job.members.ranks.values() if process.membership]
     present = {member.rank for member in members if member.rank is not None}
     return _missing(present, job.members.world_size, job.members.local_size)
 

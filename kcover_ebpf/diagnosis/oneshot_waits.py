@@ -88,7 +88,7 @@ def quiet_since_ns(job: Job, snapshot: JobSnapshot) -> int | None:
 
     A rank without any has not come so far yet: MPI connects when there is something to send.
     """
-    lasts = [_last_sent_ns(view, snapshot) for view in job.members.ranks.values()]
+    lasts = [_last_sent_ns(process, snapshot) for process in job.members.ranks.values()]
     return max(lasts) if len(lasts) > 1 and any(lasts) else None
 
 

@@ -91,7 +91,9 @@ class SubJobs:
         """
         ranks = self._job.members.ranks
         self.parts = self.living or self.parts
-        of_part = [[view for pid, view in ranks.items() if pid in part.own] for part in self.parts]
+        of_part = [
+            [process for pid, process in ranks.items() if pid in part.own] for part in self.parts
+        ]
         if are_connected(of_part):
             self.parts.clear()
             return
@@ -105,17 +107,17 @@ class SubJobs:
     def _begin(self, world: _Views, ranks: _Views) -> None:
         job = self._job
         views = job.members.views
-        seen = {pid: view.seen for pid, view in views.items() if view.seen is not None}
+        seen = {pid: process.seen for pid, process in views.items() if process.seen is not None}
         above, others = ancestors(world, seen), ancestors(ranks.keys() - world.keys(), seen)
         part = type(job)(job.policy, job.table, whole=True)
         part.remember(JobMemory(job.silences, job.attention.known))
         sub_job = SubJob(part, world_text(world), {*world, *(above - others)}, above & others)
-        living = [view for view in views.values() if view.exit is None]
+        living = [process for process in views.values() if process.exit is None]
         # parents before their children
-        for view in sorted(living, key=lambda view: view.first_seen_ns):
-            if view.ppid in sub_job.own and view.pid not in ranks:
-                sub_job.own.add(view.pid)
-        sub_job.join(view for view in living if view.pid in sub_job.own | sub_job.shared)
+        for process in sorted(living, key=lambda process: process.first_seen_ns):
+            if process.ppid in sub_job.own and process.pid not in ranks:
+                sub_job.own.add(process.pid)
+        sub_job.join(process for process in living if process.pid in sub_job.own | sub_job.shared)
         self.parts.append(sub_job)
 
     @property

@@ -114,7 +114,9 @@ class Tracker:
                 self._incident = f"{self._name}-{self._count}"
             self._open_finding = finding
         by_pid = {
-            pid: view.membership.rank for pid, view in job.members.views.items() if view.membership
+            pid: process.membership.rank
+            for pid, process in job.members.views.items()
+            if process.membership
         }
         victims = tuple(rank for pid in finding.victims if (rank := by_pid.get(pid)) is not None)
         since_s = finding.since_ns / NS + unix_offset_s

@@ -47,8 +47,8 @@ def _explaining(finding: Finding, job: Job) -> set[int]:
         return set()
     return {
         pid
-        for pid, view in job.members.views.items()
-        if culprit.tid in view.threads or pid == culprit.tid
+        for pid, process in job.members.views.items()
+        if culprit.tid in process.threads or pid == culprit.tid
     }
 
 
@@ -102,7 +102,7 @@ def unobserved(job: Job) -> tuple[str, ...]:
             "neither numbers nor TCP connections to each other"
         )
     views = job.members.views.values()
-    devices = {name for view in views for name in view.devices}
+    devices = {name for process in views for name in process.devices}
     if any(not name.startswith(_RDMA) for name in devices):
         said.append("GPU activity: kernels and NVLink traffic make no system calls")
     if any(name.startswith(_RDMA) for name in devices):

@@ -1,6 +1,7 @@
-"""How long a rank is silent while healthy, learned from its own gaps, and what therefore counts as a stall.
+"""Learns the lengths of a healthy rank's silences, and from them the length that counts as a stall.
 
-A job that slows down little by little learns each of its gaps, and never stalls: `Frequency` compares its minutes.
+A job that slows down little by little learns each of its gaps, and so never stalls: `Frequency` compares its
+minutes.
 """
 
 from __future__ import annotations
@@ -26,19 +27,18 @@ from kcover_ebpf.tunables.diagnosis import (
 class Cadence:
     """The gaps between signs of progress of one rank; all times in seconds.
 
-    The threshold is a multiple of the longest remembered gap, so a job with long silent steps is
-    given long ones. Gaps of an incident must not be learned: `forget_current` drops the gap that is
-    being waited for.
+    The threshold is a multiple of the longest remembered gap, so a job with long silent steps is given long ones. Gaps
+    of an incident must not be learned: `forget_current` drops the present gap.
     """
 
     def __init__(
         self, floor_s: float, factor: float, unlearned_s: float = UNLEARNED_STALL_S
     ) -> None:
-        """`unlearned_s` is used for the threshold until enough gaps were seen."""
+        """`unlearned_s` is the threshold until enough gaps were observed."""
         self._floor_s, self._factor, self._unlearned_s = floor_s, factor, unlearned_s
         self._gaps: deque[float] = deque(maxlen=REMEMBERED_GAPS)
         self._longest_s: float | None = 0.0
-        """The longest of the gaps; None while it has to be searched again."""
+        """The longest of the gaps; None while it must be computed again."""
         self._last_s: float | None = None
         self._began_s: float | None = None
         self._restarted = False
@@ -64,7 +64,7 @@ class Cadence:
         self._gaps.append(gap_s)
 
     def forget_current(self, now_s: float) -> None:
-        """Start the present gap anew, without learning it (the node slept, or the sensor was blind)."""
+        """Restart the present gap without learning it (the node slept, or the sensor was blind)."""
         self._last_s = None if self._last_s is None else max(now_s, self._last_s)
 
     def restart(self) -> None:
@@ -74,25 +74,25 @@ class Cadence:
         self._began_s, self._restarted = self._last_s, True
 
     def relearn(self, unlearned_s: float) -> None:
-        """Forget all gaps, and be patient for so long until there are others."""
+        """Forget all gaps; the threshold is at least `unlearned_s` until new ones are learned."""
         self.restart()
         self._unlearned_s = max(self._unlearned_s, unlearned_s)
 
     def expect(self, gap_s: float) -> None:
-        """Until there are enough gaps, take what an earlier incarnation of the job showed: its longest one."""
+        """Until there are enough gaps, use the longest one of an earlier start of the job, in seconds."""
         self._unlearned_s = max(self._floor_s, self._factor * gap_s)
 
     @property
     def sign_count(self) -> int:
-        """Signs of progress remembered."""
+        """Number of gaps between signs of progress that are remembered."""
         return len(self._gaps)
 
     @property
     def alarm_s(self) -> float:
-        """A silence longer than this is worth a reading: just above what was ever seen.
+        """Silence in seconds from which on the rank is watched closely: just above the longest one observed.
 
-        Where every pass showed progress, one pass without is already unusual. Before any did, only what comes near
-        to a stall is.
+        If every pass showed progress, one pass without it is already unusual. Before any did, only a silence close to a
+        stall is.
         """
         if not self._gaps and not self._restarted:
             return max(CLOSER_FLOOR_S, self._unlearned_s - CLOSER_BEFORE_UNLEARNED_S)
@@ -101,42 +101,42 @@ class Cadence:
 
     @property
     def learned(self) -> bool:
-        """True once the threshold rests on this job's own gaps."""
+        """True once the threshold is computed from this job's own gaps."""
         if self._last_s is None or self._began_s is None or len(self._gaps) < LEARNED_GAPS:
             return False
         return self._last_s - self._began_s >= 3 * self.longest_s
 
     @property
     def longest_s(self) -> float:
-        """The longest healthy gap so far; 0 before the first."""
+        """The longest healthy gap so far, in seconds; 0 before the first."""
         if self._longest_s is None:
             self._longest_s = max(self._gaps, default=0.0)
         return self._longest_s
 
     @property
     def threshold_s(self) -> float:
-        """A silence longer than this is a stall."""
+        """Silence in seconds from which on the rank has stalled."""
         if not self.learned:
             return max(self._unlearned_s, self._factor * self.longest_s)
         return max(self._floor_s, self._factor * self.longest_s)
 
 
 class Frequency:
-    """How often a job moves on, by the minute, over the last hour in which it did; all times in seconds.
+    """Rate of a job's progress, minute by minute, over the last hour in which it made progress; all times in seconds.
 
-    What moves on several times a second counts as once, for passes are not that frequent. A minute ends with a sign of
-    progress, so that a silence is in one minute, however long it is.
+    Progress several times a second counts once, because passes are no more frequent. A minute ends with a sign of
+    progress, so one silence lies in one minute, however long it is.
     """
 
     def __init__(self) -> None:
         self._per_s: deque[float] = deque(maxlen=PAYLOAD_MINUTES_KEPT)
-        """Of each minute."""
+        """Signs of progress per second in each minute, oldest first."""
         self._began_s: float | None = None
         self._counted_s = 0.0
         self._count = 0
 
     def progress(self, now_s: float) -> None:
-        """Any rank made progress."""
+        """Note that any rank made progress at `now_s`."""
         if self._began_s is None:
             self._began_s = self._counted_s = now_s
         if now_s - self._counted_s < 1.0:
@@ -148,12 +148,12 @@ class Frequency:
             self._began_s, self._count = now_s, 0
 
     def forget_current(self) -> None:
-        """The present minute was not seen whole."""
+        """Drop the present minute, because it was not observed as a whole."""
         self._began_s, self._count = None, 0
 
     @property
     def slower(self) -> float | None:
-        """How many times more rarely the job moves on than in the median minute; None if not far more rarely."""
+        """Factor by which progress is rarer than in the median minute; None if it is not far rarer."""
         if len(self._per_s) < KNOWN_MINUTES + STANDSTILL_MINUTES:
             return None
         now, usual = list(self._per_s)[-STANDSTILL_MINUTES:], median(self._per_s)

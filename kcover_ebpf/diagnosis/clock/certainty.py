@@ -1,8 +1,9 @@
-"""How sure a finding is, and when an armed job may be ended for it. Pure; one screen each (docs/decisions/0016).
+"""Certainty of a finding, and when an armed job may be ended for it. Pure (docs/decisions/0016).
 
-Independent by cause, not by sensor: a phase that is new to a job produces a long silence, a lone rank, a new stack and
-unread bytes at once. All of these together are one kind, novelty, and only time weighs it. Independent of it are an
-announcement, a state that no process of the job can end, and a contradiction.
+Kinds of evidence are independent if they have different causes, not different sensors. A phase that is new to a job
+produces a long silence, a lone rank, a new stack and unread bytes at once. All of these together are one kind, novelty,
+and only time confirms it. Independent of it are an announcement, a state that no process of the job can end, and a
+contradiction.
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.certainty import KILLED_PATIENCE_S, PROVEN_CONFIRMED_S
 
 _CONTRADICTED = frozenset({Cause.COLLECTIVE_MISMATCH, Cause.COLLECTIVE_FAILED})
-"""What counts or recordings of the ranks' own collective library show that exclude each other."""
+"""Causes shown by counts or recordings of the ranks' own collective library that contradict each other."""
 
 
 _HARD_LIMIT = "the policy's hard limit"
-_STOPPED = "whoever stopped it may resume it"
-_SERVED = "storage may recover, and a job that is started again would wait for it as well"
+_STOPPED = "it may be resumed by what stopped it"
+_SERVED = "storage may recover, and a restarted job would wait for it as well"
 
 
 @dataclass(frozen=True, slots=True)
 class ActsAt:
-    """When a job is ended, counted from a moment that the certainty names; and why then."""
+    """When a job is ended, counted from a moment that depends on the certainty, and the reason for this time."""
 
     after_s: float | None
-    """None: never."""
+    """Seconds after that moment; None for never."""
     why: str
     of_silence: bool = False
-    """Counted from when the job fell silent; else from when the fault began."""
+    """True if counted since the job fell silent, False if since the fault began."""
 
     def time_s(self, since_s: float, silent_since_s: float | None) -> float | None:
-        """The moment, from those two on one clock; None: never."""
+        """The moment at which the job is ended, on the clock of the two arguments; None for never."""
         if self.after_s is None:
             return None
         silent_s = since_s if silent_since_s is None else silent_since_s
@@ -55,7 +56,7 @@ class ActsAt:
 def certainty_of(
     kind: VerdictKind, cause: Cause, culprit: Culprit | None, evidence: Iterable[Evidence]
 ) -> Certainty | None:
-    """By what the evidence is independent of; None where nothing is wrong."""
+    """The certainty, given by the kind of evidence that does not depend on time; None if nothing is wrong."""
     kinds = {other_evidence.kind for other_evidence in evidence}
     if kind in (VerdictKind.WORKING, VerdictKind.SLOW):
         return None
@@ -80,13 +81,14 @@ def acts_at(
     patience: Patience,
     kinds: Collection[EvidenceKind] = (),
 ) -> ActsAt:
-    """When to act. Announced and proven: since the fault began; inferred and suspected: since the job fell silent.
+    """When to act: announced and proven faults count since the fault began, others since the job fell silent.
 
-    A crash that others may mend: since they last made progress. `kinds`: of the evidence.
+    A crash that its launcher or framework may repair counts since the other ranks last made progress. `kinds`: of the
+    evidence.
     """
     limit_s = policy.hard_limit_s
     if EvidenceKind.APART in kinds:
-        return _at_limit(policy, "another job in it is well, and would be ended as well")
+        return _at_limit(policy, "another job in it is healthy and would be ended as well")
     if certainty is Certainty.ANNOUNCED:
         return _acts_on_announced(kind, cause, policy, kinds)
     if certainty is Certainty.PROVEN:
@@ -98,14 +100,12 @@ def acts_at(
     if cause in (Cause.STOPPED, Cause.FROZEN):
         return ActsAt(policy.stopped_s, _STOPPED)
     if cause is Cause.ENDING:
-        return ActsAt(
-            None, "most ranks have ended well, and a job that is done is not started again"
-        )
+        return ActsAt(None, "most ranks have ended well, and a finished job is not restarted")
     return _at_limit(policy, "a suspicion never ends a job")
 
 
 def _at_limit(policy: Policy, why: str) -> ActsAt:
-    """At the policy's hard limit; where it has none never, and why."""
+    """At the policy's hard limit; without a hard limit never, for the reason `why`."""
     limit_s = policy.hard_limit_s
     return ActsAt(limit_s, why if limit_s is None else _HARD_LIMIT, of_silence=True)
 
@@ -123,14 +123,14 @@ def _acts_on_proven(kind: VerdictKind, cause: Cause, policy: Policy) -> ActsAt:
 def _acts_on_announced(
     kind: VerdictKind, cause: Cause, policy: Policy, kinds: Collection[EvidenceKind]
 ) -> ActsAt:
-    # a crash is evident; what it has besides, the job is given time for
+    # a crash is certain; the rest of the job is given time
     if kind is VerdictKind.CRASHED and EvidenceKind.STATE in kinds:
         return ActsAt(policy.core_dump_patience_s, "a core is being dumped")
     if kind is VerdictKind.CRASHED and EvidenceKind.SINK in kinds:
-        # for as long as that makes progress
-        return ActsAt(KILLED_PATIENCE_S, "its launcher or framework may mend it", of_silence=True)
+        # for as long as the repair makes progress
+        return ActsAt(KILLED_PATIENCE_S, "its launcher or framework may repair it", of_silence=True)
     if kind is VerdictKind.CRASHED and cause is Cause.KILLED and EvidenceKind.PEERS in kinds:
-        return ActsAt(policy.act_floor_s, "the launcher that ended it may start it again")
+        return ActsAt(policy.act_floor_s, "the launcher that ended it may restart it")
     return ActsAt(0.0, "the fault was announced")
 
 
@@ -141,9 +141,11 @@ def completed(
     silent_since_s: float | None = None,
     log_clock: LogClock = UNKNOWN,
 ) -> Verdict:
-    """The verdict with its certainty, where it has none yet, and when and why an armed job is ended for it.
+    """The verdict with its certainty, and with the time and the reason for ending an armed job.
 
-    `log_clock`: what the job's own log says of its progress; it puts off what is counted from a silence.
+    An existing certainty stays.
+
+    `log_clock`: progress according to the job's own log; it delays what is counted from a silence.
     """
     certainty = verdict.certainty or certainty_of(
         verdict.kind, verdict.cause, verdict.culprit, verdict.evidence
@@ -169,16 +171,16 @@ _AWAITED = frozenset(
 
 
 def is_explained(kind: VerdictKind, cause: Cause) -> bool:
-    """True where it does not train and nothing is known to be wrong, as while it waits for a service or ends."""
+    """True if the job does not train and is not known to be wrong, for example while it waits for a service or ends."""
     if kind is VerdictKind.UNKNOWN:
         return cause in _AWAITED
     return kind is VerdictKind.WORKING and cause is not Cause.TRAINING
 
 
 def put_off(verdict: Verdict, explained_s: float | None, policy: Policy) -> Verdict:
-    """The verdict; one that is inferred is given `act_floor` since it was last known what the job waits for.
+    """The verdict; an inferred one waits `act_floor` after the moment at which the job's wait was last explained.
 
-    `explained_s`: that moment, unix seconds; None where it never was.
+    `explained_s`: that moment in unix seconds; None if there was none.
     """
     is_inferred = verdict.certainty is Certainty.INFERRED and verdict.acts_why != _HARD_LIMIT
     if explained_s is None or verdict.acts_at_s is None or not is_inferred:

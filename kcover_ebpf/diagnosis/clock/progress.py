@@ -1,4 +1,4 @@
-"""How far a job has come, and how long its ranks are silent on the way: start, training, stalls, stragglers."""
+"""Progress of a job and the silences of its ranks: start, training, stalls, stragglers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ _PLACES = {
 
 
 def _waits_since(lead_thread: ThreadHistory) -> int:
-    # one that only wakes to wait again, and one that waits on a CPU, has waited since it was seen to do something else
+    # a thread that only wakes to wait again, or waits on a CPU, has waited since it last did
+    # something else
     sample, progress_ns = lead_thread.sample, lead_thread.progress_ns
     if lead_thread.burning_since_ns is not None:
         return max(lead_thread.burning_since_ns, progress_ns)
@@ -71,11 +72,12 @@ class Stall(Enum):
     """Whether the ranks on this host have stopped making progress."""
 
     NONE = "none"
-    """Some rank made progress, not longer ago than it ever was silent while healthy."""
+    """Some rank has made progress, within the longest silence of healthy times."""
     UNKNOWN = "unknown"
-    """None has, and none would have shown it: they burn a CPU and exchange no bytes, as healthy ranks may for hours."""
+    """No rank has, and none would have shown it: they burn a CPU and exchange no bytes, as healthy ranks may for
+    hours."""
     CERTAIN = "certain"
-    """None has, and one would have shown it."""
+    """No rank has, and at least one would have shown it."""
 
 
 class JobProgress:
@@ -88,25 +90,26 @@ class JobProgress:
         self._frequency = Frequency()
         self._payload_rates: deque[float] = deque(maxlen=PAYLOAD_RATES_KEPT)
         self._minutes: deque[float] = deque(maxlen=PAYLOAD_MINUTES_KEPT)
-        """The median rate of each full set of those."""
+        """The median rate of each full set of rates."""
         self._rate_count = 0
         self._payload_bytes = self._payload_ns = 0
-        """Since the last of those rates."""
+        """Bytes and nanoseconds since the last of those rates."""
         self.slowed = False
-        """True while the ranks move much fewer bytes than they used to, over some ten passes, from rate to rate."""
+        """True while the ranks move far fewer bytes than they used to, over some ten passes. Updated with each rate."""
         self.unlearned_s = UNLEARNED_STALL_S
-        """What counts as a stall while nothing was learned; for ranks that join from now on."""
+        """Seconds of silence that are a stall while nothing was learned; for ranks that join from now on."""
         self.memory = JobMemory()
-        """What earlier incarnations of the job showed; kept up to date."""
+        """History of earlier starts of the job; kept up to date."""
         self.trained = False
         """True once all ranks made progress together: payload between them, or repeated moves."""
         self.last_joined_ns = 0
         self._talked = False
         self._first_stall_s: float | None = None
-        """What counts as a stall before the job has trained, by how its ranks came; None where that is not seen."""
+        """Seconds that are a stall before the job has trained, from the arrivals of its ranks; None if those were not
+        seen."""
 
     def join(self, process: ProcessHistory) -> None:
-        """A rank appeared."""
+        """Begin to watch the silences of a rank that appeared."""
         if process.pid not in self._cadences:
             policy = self._policy
             # a start may well take longer than the last one, as nothing is in any cache
@@ -117,11 +120,11 @@ class JobProgress:
             self.last_joined_ns = max(self.last_joined_ns, process.first_seen_ns)
 
     def leave(self, pid: Pid) -> None:
-        """A process is no rank after all."""
+        """Stop watching a process that turned out to be no rank."""
         self._cadences.pop(pid, None)
 
     def begin_again(self) -> None:
-        """All ranks are new: what is silent now starts."""
+        """Begin with a new start of the job: all ranks are new."""
         self.trained = self._talked = False
         self._first_stall_s = None
         self._frequency = Frequency()
@@ -137,12 +140,12 @@ class JobProgress:
         return True
 
     def forget_current(self, pid: Pid, now_ns: int) -> None:
-        """The present gap of a process ends now, and is not one to learn from."""
+        """End the present gap of a process without learning from it."""
         if pid in self._cadences:
             self._cadences[pid].forget_current(now_ns / NS)
 
     def relearn(self, pid: Pid, now_ns: int) -> None:
-        """A clock that this process had is not read any more: what was learned with it holds no longer."""
+        """Forget what was learned with a clock of this process that is no longer read."""
         if pid in self._cadences:
             self._cadences[pid].forget_current(now_ns / NS)
             self._cadences[pid].relearn(LOST_CLOCK_S)
@@ -152,8 +155,8 @@ class JobProgress:
     ) -> None:
         """Notice when start-up is over: it has its own gaps, and stalls are learned from training alone.
 
-        `expected`: ranks that should be here. With fewer it is over once those that are here continue all the same,
-        long after the last of them came: the others are on other hosts.
+        `expected`: number of ranks that should be here. With fewer ranks, start-up is over once those that are here
+        continue all the same, long after the last of them came: the others are on other hosts.
         """
         if self._talked or not ranks:
             return
@@ -166,7 +169,8 @@ class JobProgress:
             return
         else:
             moved = moved and all(_recent(other_cadence, now_ns) for other_cadence in cadences)
-        # moves are the weaker sign: ranks that load their libraries move as well, and it is not over before they talk
+        # moves are the weaker sign: ranks that load their libraries move too, and start-up lasts
+        # until they exchange data
         if self._talked or (moved and not self.trained):
             self.trained, self._first_stall_s = True, None
             self.memory.start_s = max(cadence.longest_s for cadence in cadences)
@@ -178,9 +182,10 @@ class JobProgress:
     def _by_arrivals(
         self, ranks: Mapping[Pid, ProcessHistory], expected: int | None
     ) -> float | None:
-        """How long the first step may be silent once all but one rank wait, by how far apart they came to it.
+        """Seconds for which the first step may be silent once all but one rank wait, from the spread of their arrivals.
 
-        They are the control group: the one that keeps the others waiting came at any time, or is elsewhere.
+        The waiting ranks are the control group: the one that they wait for came at any time, or is elsewhere. None if
+        too few ranks are here or wait.
         """
         if self.trained or len(ranks) < max(ARRIVED_RANKS, expected or 1):
             return None
@@ -195,29 +200,29 @@ class JobProgress:
 
     @property
     def is_assembled(self) -> bool:
-        """True before the job has trained while all ranks wait, or all but one: whoever keeps them is soon known."""
+        """True before the job has trained while all ranks wait, or all but one: the missing one is soon known."""
         return self._first_stall_s is not None
 
     def _all_talked(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> bool:
-        """True once payload went between the ranks: all of them, or most, who train without the others for a while."""
-        talking = [view for view in ranks.values() if view.peer_bytes_ns]
+        """True once payload went between the ranks: all of them, or most of them for a while."""
+        talking = [process for process in ranks.values() if process.peer_bytes_ns]
         if len(talking) == len(ranks):
             return True
         waited = now_ns - self.last_joined_ns >= self._policy.start_grace_s * NS
         return (
             waited
             and 2 * len(talking) > len(ranks)
-            and all(_recent(self._cadences[view.pid], now_ns) for view in talking)
+            and all(_recent(self._cadences[process.pid], now_ns) for process in talking)
         )
 
     def restart_clocks(self, now_ns: int) -> None:
-        """What is silent now is silent since now: the time before cannot be judged."""
+        """Begin the silences of all ranks now: the time before cannot be judged."""
         self._frequency.forget_current()
         for cadence in self._cadences.values():
             cadence.forget_current(now_ns / NS)
 
     def is_silent(self, process: ProcessHistory, now_ns: int) -> bool:
-        """True if a rank is silent for longer than it ever was."""
+        """True if a rank has been silent for longer than ever."""
         alarm_s = self._cadences[process.pid].alarm_s
         if self._first_stall_s is not None:
             alarm_s = min(alarm_s, self._first_stall_s / 2)
@@ -228,23 +233,23 @@ class JobProgress:
         return process.first_seen_ns / NS if last_s is None else last_s
 
     def stall(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> Stall:
-        """Whether the ranks continue."""
-        if not ranks or not all(self.has_stalled(view, now_ns) for view in ranks.values()):
+        """Whether the ranks of this host have stopped making progress."""
+        if not ranks or not all(self.has_stalled(process, now_ns) for process in ranks.values()):
             return Stall.NONE
-        shows = any(self._would_show(view, now_ns) for view in ranks.values())
+        shows = any(self._would_show(process, now_ns) for process in ranks.values())
         return Stall.CERTAIN if shows else Stall.UNKNOWN
 
     def has_stalled(self, process: ProcessHistory, now_ns: int) -> bool:
-        """True if a rank is silent for longer than a stall takes."""
+        """True if a rank has been silent for longer than a stall takes."""
         return now_ns / NS - self._last_s(process) >= self.stall_s(process.pid)
 
     def _would_show(self, process: ProcessHistory, now_ns: int) -> bool:
-        """True if progress of a silent rank would have been seen."""
+        """True if progress of a silent rank would have been observed."""
         threshold_s, lead = self.threshold_s(process.pid), process.lead
         if lead is None or lead.burning_since_ns is None:
             return True
         talked = process.data_ns > lead.burning_since_ns + BURN_BEGAN_NS
-        # who waits in a library that only waits would be found elsewhere when the wait ends
+        # a wait in a library that only waits would show its end by a sample elsewhere
         if lead.waits_in is not None or lead.waits_busily or lead.spins_in_place or talked:
             return True
         # A thread that burns a CPU in code that is not known looks the same while it computes, launches kernels or
@@ -253,14 +258,14 @@ class JobProgress:
         return (now_ns - lead.burning_since_ns) / NS < threshold_s + BURN_DOUBT_S
 
     def threshold_s(self, pid: Pid) -> float:
-        """A silence longer than this is a stall of this rank."""
+        """Silence in seconds from which on this rank has stalled."""
         return self._cadences[pid].threshold_s
 
     def stall_s(self, pid: Pid) -> float:
-        """A silence longer than which this rank keeps the others waiting, once they all wait.
+        """Silence in seconds from which on this rank delays the others, once they all wait.
 
-        In the first step that is shorter where it is seen how the ranks came to it; never shorter than its start was
-        silent.
+        In the first step it may be shorter than the threshold, by the arrivals of the ranks; never shorter than the
+        longest silence of the rank's start.
         """
         threshold_s = self.threshold_s(pid)
         if self._first_stall_s is None:
@@ -269,12 +274,12 @@ class JobProgress:
         return min(threshold_s, max(self._first_stall_s, longest_s))
 
     def remember(self) -> None:
-        """Keep what the steps showed, for the next incarnation of the job."""
+        """Keep the length of a step for the next start of the job."""
         if self.learned(self._cadences):
             self.memory.step_s = self.longest_s
 
     def learned(self, pids: Iterable[Pid]) -> bool:
-        """True once the job has trained and the thresholds of all these ranks rest on gaps of that."""
+        """True once the job has trained and the thresholds of all these ranks come from gaps of its training."""
         return self.trained and all(self._cadences[pid].learned for pid in pids)
 
     @property
@@ -302,26 +307,26 @@ class JobProgress:
     def observe_steps(
         self, ranks: Mapping[Pid, ProcessHistory], now_ns: int, *, elsewhere: bool
     ) -> None:
-        """Take one healthy pass for the search for stragglers; `elsewhere`: ranks may be on other hosts."""
+        """Take one healthy pass for the search for stragglers. `elsewhere`: ranks may be on other hosts."""
         if self.trained:
-            found = {pid: self._where(view, now_ns) for pid, view in ranks.items()}
+            found = {pid: self._where(process, now_ns) for pid, process in ranks.items()}
             self._steps.observe(found, now_ns, elsewhere=elsewhere)
 
     @property
     def passes(self) -> Sequence[Pass[Pid]]:
-        """Where healthy passes found the ranks, oldest first."""
+        """Positions of the ranks in healthy passes, oldest first."""
         return self._steps.passes
 
     def paces(self, now_ns: int, unix_offset_s: float) -> Mapping[Pid, SeenWaits]:
-        """Where each rank was of late, of those that were seen for long enough."""
+        """Recent positions of each rank that was observed for long enough."""
         return self._paces.of(self._steps, now_ns, unix_offset_s)
 
     def ease(self, now_ns: int) -> float:
-        """How many times the regular pause lies before the next pass."""
+        """Factor on the regular pause before the next pass; below 1 while ranks are compared."""
         return 1 / FASTER if self.compares(now_ns) else 1.0
 
     def compares(self, now_ns: int) -> bool:
-        """True while ranks are to be sampled more often, to confirm that one of them lags."""
+        """True while ranks are to be sampled more often, to confirm that one of them is slow."""
         return self._steps.compares(now_ns)
 
     def _where(self, process: ProcessHistory, now_ns: int) -> float | Place:
@@ -339,16 +344,16 @@ class JobProgress:
         return _PLACES.get(self._table.family(lead.sample.syscall), Place.OTHER)
 
     def note_payload(self, moved_bytes: int, period_ns: int, *, continues: bool = True) -> None:
-        """Take the bytes that all ranks moved between them in one pass.
+        """Take the bytes that all ranks exchanged in one pass.
 
-        `continues`: false while it is open whether the job continues. Such passes count with the bytes that end them: a
-        silence is one low rate, however long it was.
+        `continues`: False while it is uncertain whether the job continues. Such passes count together with the bytes
+        that end them: a silence is one low rate, however long it was.
         """
         if not self.trained:
             return
         self._payload_bytes += moved_bytes
         self._payload_ns += period_ns
-        # passes that follow each other fast are taken together: few bytes in a third of a second mean nothing
+        # frequent passes are taken together: few bytes in a third of a second mean nothing
         if continues and self._payload_ns >= PAYLOAD_RATE_NS:
             self._payload_rates.append(self._payload_bytes * NS / self._payload_ns)
             self._payload_bytes = self._payload_ns = 0
@@ -358,7 +363,7 @@ class JobProgress:
             self.slowed = self._is_slowed()
 
     def _is_slowed(self) -> bool:
-        """Compare with the median minute of the last hour, once there are some; until then with the passes before."""
+        """Compare with the median minute of the last hour if there are enough; until then with the passes before."""
         rates = list(self._payload_rates)
         if len(rates) < 2 * RECENT_PASSES:
             return False
@@ -370,7 +375,7 @@ class JobProgress:
 
     @property
     def slower(self) -> float | None:
-        """How many times more rarely the job moves on than in the last hour; None if not far more rarely."""
+        """Factor by which the job's progress is rarer than in the last hour; None if it is not far rarer."""
         return self._frequency.slower
 
     def others_wait(self, pid: Pid) -> bool:

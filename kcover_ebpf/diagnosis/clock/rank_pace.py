@@ -1,4 +1,4 @@
-"""Where ranks were pass by pass, as a Lease carries it: each host says it, a controller compares. Pure."""
+"""Encodes where ranks were in each pass, for a Lease: each host reports its ranks, a controller compares. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kcover_ebpf.tunables.stragglers import (
 )
 
 _AGES = "0123456789abcdefghijklmnopqrstuvwxyz"
-"""A wait of 1 ms, of 1.4 ms, and so on up to three minutes: two letters for each doubling."""
+"""Letters for the length of a wait: 1 ms, 1.4 ms, and so on up to three minutes; two letters for each doubling."""
 _PARTS = re.compile(r"<(\d{1,4})>|(.)", re.ASCII | re.DOTALL)
 _MOST_LETTERS = 2 * SLOTS
 _PLACES = {place.value: place for place in Place}
@@ -30,25 +30,25 @@ _PLACES = {place.value: place for place in Place}
 
 @dataclass(frozen=True, slots=True)
 class SeenWaits:
-    """How much one rank waited of late."""
+    """Recent waits of one rank."""
 
     waits: float
-    """Share of the passes."""
+    """Share of the passes in which it waited, 0 to 1."""
     passes: int
     places: str
-    """As `encoded`; the last one is of `slot`."""
+    """Its positions as written by `encoded`; the last letter belongs to `slot`."""
     slot: int
 
 
 class Paces:
-    """The waits of each rank on this host, counted anew from time to time."""
+    """The waits of each rank on this host, counted periodically."""
 
     def __init__(self) -> None:
         self._known: Mapping[Pid, SeenWaits] = {}
         self._next_ns = 0
 
     def of(self, watch: StepWatch, now_ns: int, unix_offset_s: float) -> Mapping[Pid, SeenWaits]:
-        """Those of ranks that were seen for long enough; `unix_offset_s`: unix time less boottime."""
+        """The waits of ranks that were observed for long enough. `unix_offset_s`: unix time minus boottime."""
         if now_ns >= self._next_ns:
             self._next_ns = now_ns + (
                 PACE_COMPARED_NS if watch.compares(now_ns) else PACE_PERIOD_NS
@@ -62,7 +62,8 @@ def _counted(passes: Sequence[Pass[Pid]], unix_offset_s: float) -> Mapping[Pid, 
         return {}
     recent, last_s = list(passes)[-PACE_WINDOW:], passes[-1].at_s
     last_slot = slot_of(last_s + unix_offset_s)
-    # a Lease says less than is kept: to find the slots of all passes took most of the time
+    # a Lease contains fewer passes than are kept: finding the slots of all of them took most of the
+    # time
     said = [one_pass for one_pass in passes if last_s - one_pass.at_s <= (SLOTS + FASTER) * SLOT_S]
     slots = [slot_of(one_pass.at_s + unix_offset_s) for one_pass in said]
     found = {}
@@ -75,9 +76,9 @@ def _counted(passes: Sequence[Pass[Pid]], unix_offset_s: float) -> Mapping[Pid, 
 
 
 def encoded(found: Mapping[int, float | Place], last_slot: int) -> str:
-    """A letter for each slot with a pass up to the last one: for how long a rank had waited, or what it did instead.
+    """One letter for each slot with a pass: the length of the rank's wait, or what it did instead.
 
-    A number among the letters is how many slots each is after the one before it, from there on.
+    A number in angle brackets gives the distance in slots of the following letters from each other.
     """
     parts, gap, before = list[str](), 1, None
     for slot in range(last_slot - SLOTS + 1, last_slot + 1):
@@ -99,7 +100,7 @@ def _letter(place: float | Place) -> str:
 
 
 def decoded(places: str, last_slot: int) -> dict[int, float | Place]:
-    """What `encoded` says, by slot; letters that are not known are left out."""
+    """Slot to the decoded position; unknown letters are ignored."""
     letters, gap, offset = list[tuple[int, str]](), 1, 0
     for number, letter in _PARTS.findall(places[:_MOST_LETTERS]):
         if number:

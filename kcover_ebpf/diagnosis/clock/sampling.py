@@ -1,4 +1,4 @@
-"""How closely each process of a job is to be sampled: what costs a pass, and what a judgement needs. Pure."""
+"""Chooses how closely each process of a job is sampled: a compromise of cost and what a judgement needs. Pure."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from kcover_ebpf.model.roles import Role
 
 _CALM = SampleRequest()
 _UNTRAINED = SampleRequest(every=4)
-"""What explains that a job does not begin (a missing rank, say) is that no thread of a rank works."""
+"""While a job has not begun, the explanation (a missing rank, say) is that no thread of a rank works: no hurry."""
 _LEARNING = SampleRequest(every=2)
-"""What runs beside the steps is learned soon: a fault may come before the twentieth pass."""
+"""Background work is learned soon: a fault may come before the twentieth pass."""
 _CLOSE = SampleRequest(Detail.ON, every=1)
 _EASED = SampleRequest(Detail.ON, every=4)
-"""What was found while it was watched closely changes slowly."""
+"""After it was watched closely, a suspicious job changes slowly."""
 _EXAMINED = SampleRequest(Detail.ALL, every=1)
-"""For people, and while a job has stalled: a side thread that sleeps may be who a rank waits for."""
+"""For output to people, and while a job has stalled: a rank may wait for a side thread that sleeps."""
 _MOST_CHILDREN = 256
-"""Children of ranks whose connections are read: each costs us a descriptor, and some 5 us a pass."""
+"""Children of ranks whose connections are read, at most: each costs a descriptor, and some 5 us a pass."""
 
 
 def connected(members: Members, *, suspicious: bool) -> list[Pid]:
-    """Living processes whose connections are wanted; while something may be wrong, those of the ranks' children too."""
+    """Living processes whose connections are read; while something may be wrong, also the children of ranks."""
     if not suspicious:
         return members.connected
-    children = (view.pid for view in members.owned.values() if _may_wait(view))
+    children = (process.pid for process in members.owned.values() if _may_wait(process))
     return list(dict.fromkeys([*members.connected, *islice(children, _MOST_CHILDREN)]))
 
 
@@ -43,7 +43,7 @@ def _may_wait(process: ProcessHistory) -> bool:
 
 
 def in_detail(suspicion: Suspicion, now_ns: int, *, trained: bool, examined: bool) -> SampleRequest:
-    """What is wanted of a process in detail; `examined`: for people, too."""
+    """The request for a process in detail. `examined`: for output to people as well."""
     urgent = suspicion.urgent(now_ns, trained)
     if examined or (urgent and suspicion.stall is not Stall.NONE):
         return _EXAMINED
@@ -57,9 +57,10 @@ def examined(
     request: SampleRequest,
     now_ns: int,
 ) -> list[ProcessHistory]:
-    """Ranks of which every thread is wanted: all, where `request` says so; else the first that are silent for too long.
+    """Ranks of which every thread is sampled.
 
-    They are not blamed before; and in long stalls those whose threads sleep until a known time.
+    All ranks if `request` says so; otherwise those that have been silent for longer than a stall takes, because no
+    other rank is blamed. In long stalls only those whose threads sleep until a known time.
     """
     living = [rank for rank in ranks if rank.exit is None]
     if request.detail is Detail.ALL:
@@ -72,7 +73,7 @@ def examined(
 
 
 def at_rest(ranks: Iterable[ProcessHistory], progress: JobProgress, now_ns: int) -> SampleRequest:
-    """What is wanted of a process that nothing is wrong with."""
+    """The request for a process in which nothing is wrong."""
     if not progress.trained:
         return _UNTRAINED
     return _CALM if all(rank.habits_are_known(now_ns) for rank in ranks) else _LEARNING
@@ -85,11 +86,11 @@ def requests(
     now_ns: int,
     at_rest_request: SampleRequest,
 ) -> dict[Pid, SampleRequest]:
-    """What is wanted of each living process: `request` of those in `detailed`, `at_rest_request` of the others."""
+    """The request for each living process: `request` for those in `detailed`, `at_rest_request` for the others."""
     return {
-        pid: _with_lead(view, request if pid in detailed else at_rest_request, now_ns)
-        for pid, view in views.items()
-        if view.exit is None
+        pid: _with_lead(process, request if pid in detailed else at_rest_request, now_ns)
+        for pid, process in views.items()
+        if process.exit is None
     }
 
 
@@ -98,6 +99,6 @@ def _with_lead(
 ) -> SampleRequest:
     if process.worker is not None:
         return replace(wanted_request, lead=process.worker)
-    # the thread that trains may be another than the first: it is found by sampling all
+    # the thread that trains may not be the first one; it is found by sampling all of them
     seeks = wanted_request is _CALM and process.rests_since(now_ns) is not None
     return _UNTRAINED if seeks else wanted_request

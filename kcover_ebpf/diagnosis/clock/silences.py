@@ -1,7 +1,10 @@
-"""The silences of a job that ended by themselves, over days, and the patience that follows from them. Pure.
+"""The silences of a job that ended by themselves, over days; the patience with the job is computed from them. Pure.
 
-A job that was silent for a minute at each evaluation is given more than a minute; how much more follows from how often
-the policy accepts a needless restart. While the record is short a prior is used (`PRIOR_RATE_PER_H`, `PRIOR_SHAPE`).
+A job that was silent for a minute at each evaluation is given more than a minute. How much more depends on how often
+the policy accepts a needless restart. While the record is short, a prior is used (`PRIOR_RATE_PER_H`, `PRIOR_SHAPE`).
+
+The record keeps the longest silences of each place separately: a hundred long evaluations must not displace the one
+long checkpoint, because both will happen again.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ class Silence:
     """One silence that ended by itself."""
 
     place: str
-    """What the rank that the others waited for did: the cause of the finding that it led to, such as "blocked_lock"."""
+    """Cause of the finding during the silence, such as "blocked_lock": what the rank did that the others waited for."""
     length_s: float
     at_s: float
     """Seconds of training observed before it."""
@@ -30,19 +33,19 @@ class Silence:
 
 @dataclass(slots=True)
 class Silences:
-    """The record of one job; it outlives the agent and the job's restarts."""
+    """The record of one job; it survives restarts of the agent and of the job."""
 
     observed_s: float = 0.0
-    """Training that was observed, all incarnations together."""
+    """Seconds of training observed, over all starts of the job."""
     kept: list[Silence] = field(default_factory=list)
-    """The longest of each place, `SILENCES_KEPT` at most."""
+    """The longest silences of each place, `SILENCES_KEPT` at most; longest first."""
 
     def observe(self, seconds: float) -> None:
-        """The job was seen to train for so long."""
+        """Add seconds in which the job was seen to train."""
         self.observed_s += max(0.0, seconds)
 
     def learn(self, place: str, length_s: float) -> None:
-        """A silence ended by itself; one shorter than `SILENCE_FLOOR_S` is a step."""
+        """Record a silence that ended by itself. One shorter than `SILENCE_FLOOR_S` is a step and is ignored."""
         if length_s < SILENCE_FLOOR_S:
             return
         self.kept.append(Silence(place, length_s, self.observed_s))
@@ -57,13 +60,13 @@ class Silences:
 
     @property
     def summary(self) -> SilenceSummary:
-        """What patience follows from."""
+        """The part of the record that the patience is computed from."""
         longest_s = max((silence.length_s for silence in self.kept), default=0.0)
         return SilenceSummary(round(self.observed_s), len(self.kept), round(longest_s, 1))
 
 
 def joined(summaries: Iterable[SilenceSummary]) -> SilenceSummary:
-    """What several nodes saw of one job: each sees the same silences, some for longer than others."""
+    """The record of one job as several nodes saw it: each sees the same silences, some for longer than others."""
     seen = list(summaries) or [SilenceSummary()]
     return SilenceSummary(
         max(summary.observed_s for summary in seen),

@@ -1,8 +1,13 @@
 """Stragglers: the rank that all others wait for, step after step. Pure (docs/decisions/0025).
 
-A pass that finds all ranks but one waiting shows who is last, and for how long the others have waited for it. A rank
-that is last in several steps is slow where chance does not explain that: neither that it is the same one, nor that they
-wait for it longer than the job was ever seen to wait before.
+A pass that finds all ranks but one waiting shows which rank is last, and how long the others have waited for it.
+Consecutive passes of one wait are one step. The rank that is last most is slow if all of this is true in a window:
+
+- The others wait for it for at least `LATE_SHARE` of the time, in at least `LATE_STEPS` steps.
+- Few steps have another last rank, and it hardly ever waits while others work (as a server and its workers do in turn).
+- Chance does not explain that the same rank is last in all these steps, and that the waits are longer than before.
+
+Several windows are tried, because steps last from tenths of a second to a minute.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ Rank = TypeVar("Rank", bound=Hashable)
 
 
 class Place(Enum):
-    """What a rank does outside of its waits; the value is what a Lease carries, `text` is for people."""
+    """What a rank does while it does not wait. The value is what a Lease contains."""
 
     COMPUTES = "C"
     STORES = "S"
@@ -43,7 +48,7 @@ class Place(Enum):
 
     @property
     def text(self) -> str:
-        """In a sentence that begins with the rank."""
+        """The verb phrase of a sentence whose subject is the rank."""
         return _TEXTS[self]
 
 
@@ -60,23 +65,23 @@ _TEXTS = {
 
 @dataclass(frozen=True, slots=True)
 class Pass(Generic[Rank]):
-    """Where one pass found the ranks; made by `seen`."""
+    """Positions of the ranks in one pass; created by `seen`."""
 
     at_s: float
     lasts_s: float
-    """The time that it stands for: since the pass before."""
+    """Seconds that the pass stands for: the time since the pass before, with a limit."""
     found: Mapping[Rank, float | Place]
     """Seconds for which a rank has waited for others, or what it does instead."""
     working: int
-    """Ranks that do not wait."""
+    """Number of ranks that do not wait."""
     last: Rank | None
-    """The one rank that all others wait for; None where there is none, or more than one."""
+    """The one rank that all others wait for; None if there is none, or more than one."""
     waited_s: float
-    """For how long all ranks that wait have waited; 0 where none does."""
+    """Seconds for which all waiting ranks have waited, the shortest of their waits; 0 if none waits."""
 
 
 def seen(at_s: float, lasts_s: float, found: Mapping[Rank, float | Place]) -> Pass[Rank]:
-    """One pass, on a clock that is the same for all ranks."""
+    """One pass; `at_s` is on a clock that is the same for all ranks."""
     working = [rank for rank, where in found.items() if isinstance(where, Place)]
     waits_s = [where for where in found.values() if not isinstance(where, Place)]
     last = working[0] if len(working) == 1 and waits_s else None
@@ -85,33 +90,33 @@ def seen(at_s: float, lasts_s: float, found: Mapping[Rank, float | Place]) -> Pa
 
 @dataclass(frozen=True, slots=True)
 class Straggler(Generic[Rank]):
-    """A rank that all others wait for."""
+    """A rank that all others wait for, with the numbers that show it."""
 
     rank: Rank
     share: float
-    """Of the time, in which all others wait for it alone."""
+    """Share of the time in which all others wait for it alone, 0 to 1."""
     steps: int
-    """Seen steps in which it was last."""
+    """Observed steps in which it was last."""
     seconds: float
-    """Over which that was counted."""
+    """Seconds over which share and steps were counted."""
     place: Place
-    """What it does while they wait, most of the time."""
+    """What it does most often while they wait."""
     own_share: float
-    """Of its time that it is there,"""
+    """Share of its own time in which it does that."""
     others_share: float
-    """and of theirs."""
+    """Share of the other ranks' time in which they do that."""
 
     @property
     def factor(self) -> float:
-        """Its step time over theirs, an estimate from shares of time."""
+        """Estimated ratio of its step time to that of the others, from shares of time."""
         return 1 / (1 - min(0.98, self.share))
 
     @property
     def text(self) -> str:
-        """For people, without the name of the rank."""
+        """Evidence text, without the name of the rank."""
         return (
             f"all others wait for it in {self.share:.0%} of the last {self.seconds:.0f} s, as the last of "
-            f"{self.steps} steps: about {self.factor:.1f} times slower. It {self.place.text} then; that takes "
+            f"{self.steps} steps: about {self.factor:.1f} times slower. It {self.place.text} then, which takes "
             f"{self.own_share:.0%} of its time and {self.others_share:.0%} of theirs"
         )
 
@@ -119,9 +124,9 @@ class Straggler(Generic[Rank]):
 def straggler(
     passes: Sequence[Pass[Rank]], now_s: float, known: Rank | None = None
 ) -> Straggler[Rank] | None:
-    """The slow rank by these passes, oldest first; None while there is none.
+    """The slow rank in these passes, oldest first; None if there is none.
 
-    `known`: one that was slow until now, which is for as long as the others wait for it, whatever chance may do.
+    `known`: the rank that was slow until now. It stays slow while the others wait for it, without a test for chance.
     """
     found = (_in_window(passes, now_s - window_s, window_s, known) for window_s in WINDOWS_S)
     return next((slow for slow in found if slow is not None), None)
@@ -133,19 +138,19 @@ class Late(Generic[Rank]):
 
     rank: Rank
     lasts_s: float
-    """Time for which all others wait for it,"""
+    """Seconds for which all others wait for it."""
     count: int
-    """and the passes that showed it."""
+    """Number of passes that showed this."""
     waited_s: Sequence[float]
-    """The longest wait that was seen in each step of which it was the last; seconds."""
+    """Longest observed wait of the others, in seconds, for each step in which it was last."""
     other_steps: int
-    """Steps of which another rank was."""
+    """Number of steps in which another rank was last."""
     since_s: float
-    """When it was last for the first time."""
+    """Time of the first pass in which it was last."""
 
 
 def latest(passes: Iterable[Pass[Rank]]) -> Late[Rank] | None:
-    """Who was last, and in how many steps; None where the others never waited for one rank alone."""
+    """The rank that is last for longest, with its steps; None if the others never waited for one rank alone."""
     late: dict[Rank, list[Pass[Rank]]] = defaultdict(list)
     for one_pass in passes:
         if one_pass.last is not None:
@@ -188,7 +193,7 @@ def _in_window(
 
 
 def _turns_s(slow: Rank, passes: Iterable[Pass[Rank]]) -> float:
-    """The time for which it waits while others work: a server and its workers do so in turn."""
+    """Seconds for which it waits while others work: a server and its workers do so in turn."""
     return lasted_s(
         one_pass
         for one_pass in passes
@@ -197,7 +202,7 @@ def _turns_s(slow: Rank, passes: Iterable[Pass[Rank]]) -> float:
 
 
 def lasted_s(passes: Iterable[Pass[Rank]]) -> float:
-    """The time that these passes stand for, in seconds."""
+    """Seconds that these passes stand for."""
     return sum(one_pass.lasts_s for one_pass in passes)
 
 
@@ -206,7 +211,7 @@ def _steps(late: Sequence[Pass[Rank]]) -> list[float]:
     seen_s = -math.inf
     for one_pass in late:
         if found and one_pass.waited_s >= one_pass.at_s - seen_s:
-            # they have waited since before that pass
+            # the same wait as in the pass before
             found[-1] = max(found[-1], one_pass.waited_s)
         else:
             found.append(one_pass.waited_s)
@@ -215,7 +220,7 @@ def _steps(late: Sequence[Pass[Rank]]) -> list[float]:
 
 
 def _same_rank(count: int, other_count: int, world: int) -> float:
-    """The chance that one of so many ranks, all of them alike, is the last in so many of these steps."""
+    """Probability that one of `world` equal ranks is last in at least `count` of these steps."""
     total, part = count + other_count, 1 / world
     tail = sum(
         math.comb(total, number) * part**number * (1 - part) ** (total - number)
@@ -227,14 +232,14 @@ def _same_rank(count: int, other_count: int, world: int) -> float:
 def _all_later(
     late: Late[Rank], inside: Sequence[Pass[Rank]], before: Sequence[Pass[Rank]]
 ) -> float:
-    """The chance that all waits that are longer than those before lie in the window; 1 where they are few."""
+    """Probability that all waits longer than any before lie in the window by chance; 1 if there are too few of them."""
     longest_s = max(
         (one_pass.waited_s for one_pass in before if one_pass.last is not None), default=0.0
     )
     longer = sum(seconds > max(LATE_LEAST_S, longest_s) for seconds in late.waited_s)
     if longer < LATE_STEPS or lasted_s(before) < LEARNED_S:
         return 1.0
-    # passes that follow each other fast see more waits, or one and the same several times
+    # frequent passes see more waits, or one and the same wait several times
     chances = len(inside) * len(late.waited_s) / late.count
     return float((chances / (chances + len(before))) ** longer)
 

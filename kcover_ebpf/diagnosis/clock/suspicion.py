@@ -1,8 +1,7 @@
-"""Which threads are read, and how closely: suspicion, stall, and the requests for a closer reading.
+"""Suspicion and stall of a job, and from them the threads to read, and how closely.
 
-A job is *suspicious* as soon as something is unusual: that concerns this host alone, which watches closely. It has
-*stalled* when none of its ranks here has made progress for longer than they ever went without: that is
-reported, and costs others something. A healthy job on GPUs may be suspicious for hours.
+A job is *suspicious* as soon as something is unusual: only this host acts on it, by watching closely. It has *stalled*
+when none of its ranks here has made progress for longer than ever while healthy: that is reported.
 """
 
 from __future__ import annotations
@@ -54,24 +53,24 @@ _READINGS_KEPT = 48
 
 
 class Suspicion:
-    """How closely one job is watched."""
+    """How closely one job is watched, and what was read meanwhile."""
 
     def __init__(self, table: SyscallTable) -> None:
         self._table = table
         self.known = KnownWaits()
         self.collectives: CollectivesSeen | None = None
-        """What the job's own NCCL said in this suspicion; None while it said nothing."""
+        """Answer of the job's own NCCL in this suspicion; None while there is none."""
         self.counts_moved_ns = 0
         """Boottime at which an answer of NCCL last showed that its counts move; 0 if none did."""
         self.recorders: RecordersSeen | None = None
-        """What the ranks' flight recorders hold of this stall; None while they said nothing."""
+        """Content of the ranks' flight recorders in this stall; None while there is none."""
         self.python: PythonStacksSeen | None = None
-        """Where the ranks are in their Python programs, in this stall; None while that was not read."""
+        """Python stacks of the ranks in this stall; None while they were not read."""
         self.unreadable: dict[Pid, Unreadable] = {}
-        """Processes that could not be read when it was tried last."""
+        """Processes that could not be read at the last attempt."""
         self._readings: dict[tuple[Pid, Tid], deque[ThreadReading]] = {}
         self.probes: dict[tuple[Pid, Tid], FileSystemProbe] = {}
-        """What is known last of the file system that a thread waits for."""
+        """Last answer about the file system that a thread waits for."""
         self._pending: dict[Pid, ThreadReading] = {}
         self._doubted: dict[Pid, ThreadReading] = {}
         """The last reading of each first thread that was made while something seemed wrong."""
@@ -84,45 +83,44 @@ class Suspicion:
 
     @property
     def suspicious(self) -> bool:
-        """True while something may be wrong: every thread is sampled in detail. Says nothing to others."""
+        """True while something may be wrong: every thread is sampled in detail. Not reported."""
         return self._suspicious_since_ns is not None
 
     def is_fresh(self, now_ns: int, trained: bool) -> bool:
-        """True while a suspicion is young: what lasts is not watched as closely."""
+        """True while a suspicion is young: an older one is not watched as closely."""
         since_ns = self._suspicious_since_ns
         calm_after_ns = CALM_AFTER_NS if trained else CALM_UNTRAINED_NS
         return since_ns is not None and now_ns - since_ns < calm_after_ns
 
     def urgent(self, now_ns: int, trained: bool) -> bool:
-        """True while the sampler should go fast.
+        """True while passes should be frequent.
 
-        A long quiet phase is watched at the ordinary pace, and a job that never trained and is only silent: it is
-        given seconds before that means anything.
+        A long quiet phase is watched at the ordinary pace. So is a job that never trained and is only silent: it has
+        seconds before that means anything.
         """
         return self.is_fresh(now_ns, trained) and (trained or not self._only_silent)
 
     def ease(self, now_ns: int, trained: bool) -> float:
-        """How many times the regular pause may lie before the next pass; 1 while a change is to be seen soon."""
+        """Factor on the regular pause before the next pass; 1 while a change must be noticed soon."""
         since_ns = self._suspicious_since_ns
         if since_ns is None or trained or not self._only_silent:
             return 1.0
         return min(max(1.0, (now_ns - since_ns) / NS / UNTRAINED_EASE_PART), UNTRAINED_MOST_EASE)
 
     def learns_eagerly(self, now_ns: int) -> bool:
-        """True while healthy waits are read at every pass: what is not learned then is no evidence later."""
+        """True while healthy waits are read at every pass: only learned waits are evidence later."""
         began_ns = now_ns if self._began_ns is None else self._began_ns
         return self.known.count < BASELINE_EAGER_WAITS and now_ns - began_ns <= BASELINE_EAGER_NS
 
     @property
     def stalled(self) -> bool:
-        """True while the ranks here certainly make no progress: worth asking others about, and reporting to them."""
+        """True while the ranks here certainly make no progress: this is reported, and others are asked."""
         return self.stall is Stall.CERTAIN
 
     def suspect(self, wrong: bool, stall: Stall, now_ns: int, *, only_silent: bool = False) -> bool:
-        """Say once a pass whether something may be wrong, and whether the job has stalled.
+        """Note once a pass whether something may be wrong and the job has stalled; True if this ended a suspicion.
 
-        True when a suspicion ended with this. What has stalled is suspicious, too. `only_silent`: nothing else is
-        wrong, so far.
+        A stalled job is suspicious, too. `only_silent`: nothing else is wrong so far.
         """
         self.stall, self._only_silent = stall, only_silent
         wrong = wrong or stall is not Stall.NONE
@@ -139,7 +137,7 @@ class Suspicion:
         return ended
 
     def on_answer(self, seen: RecordersSeen | PythonStacksSeen) -> None:
-        """Ranks were asked in this stall; the newest answer counts."""
+        """Keep an answer of the ranks in this stall; the newest one counts."""
         if isinstance(seen, RecordersSeen):
             self.recorders = seen
         else:
@@ -147,17 +145,17 @@ class Suspicion:
 
     @property
     def python_frames(self) -> dict[Pid, tuple[PythonFrame, ...]]:
-        """Where each rank is in its program, of those that were read."""
+        """Frames of each rank's program, of those that were read."""
         return (
             {} if self.python is None else {stack.pid: stack.frames for stack in self.python.stacks}
         )
 
     def forget_answers(self) -> None:
-        """What was answered in one stall says nothing about the next."""
+        """Drop the answers of a stall; they say nothing about the next."""
         self.collectives = self.recorders = self.python = None
 
     def on_reading(self, reading: ThreadReading) -> None:
-        """Keep a reading; one made in healthy times waits to be seen ending."""
+        """Keep a reading; one of healthy times waits until its wait ends."""
         self.unreadable.pop(reading.pid, None)
         self._readings.setdefault((reading.pid, reading.tid), deque(maxlen=_READINGS_KEPT)).append(
             reading
@@ -171,10 +169,10 @@ class Suspicion:
             self._doubted[reading.pid] = reading
 
     def on_progress(self, pid: Pid, now_ns: int, moved_ns: int, longest_s: float) -> None:
-        """A process made progress: a wait that it has left since its reading is one that ends by itself.
+        """Learn that a wait ends by itself: a process that made progress has left the wait of its last reading.
 
-        `moved_ns`: when its thread last did something else. Data that arrives meanwhile shows nothing: a rank that is
-        stuck still receives the rest of the step. Only once the longest healthy silence has passed has the wait ended.
+        `moved_ns`: when its thread last did something else. Data that arrives meanwhile shows nothing: a stuck rank
+        still receives the rest of the step. Only after the longest healthy silence has the wait certainly ended.
         """
         doubted = self._doubted.get(pid)
         if doubted is not None and moved_ns > doubted.boottime_ns:
@@ -189,7 +187,7 @@ class Suspicion:
             self.known.learn(reading.stack)
 
     def forget(self, pid: Pid) -> None:
-        """A process is gone."""
+        """Drop all readings of a process that has ended."""
         self._pending.pop(pid, None)
         self._doubted.pop(pid, None)
         for key in [key for key in self._readings if key[0] == pid]:
@@ -202,11 +200,11 @@ class Suspicion:
         return self._readings.get((pid, Tid(tid)), ())
 
     def last_readings(self) -> dict[tuple[Pid, Tid], ThreadReading]:
-        """The last reading of each thread, of those that were read."""
+        """The last reading of each thread that was read."""
         return {thread: readings[-1] for thread, readings in self._readings.items() if readings}
 
     def awaits_timer(self, process: ProcessHistory) -> bool:
-        """True if a side thread was in a sleep that ends: once it does, it is to be seen what the thread does then."""
+        """True if a side thread slept until a known time: what it does afterwards must be observed."""
         return any(
             (readings := self._readings.get((process.pid, side_thread.sample.tid)))
             and (ends_ns := readings[-1].deadline_ns) is not None
@@ -215,7 +213,7 @@ class Suspicion:
         )
 
     def stacks_of(self, waiting: Iterable[ProcessHistory]) -> dict[Pid, Stack]:
-        """Where the lead of each of these waits, of those that were read in the wait they are in now."""
+        """Stacks of the lead threads of these ranks, of those read during their present wait."""
         found = {}
         for process in waiting:
             lead = process.lead
@@ -232,32 +230,34 @@ class Suspicion:
         *,
         trained: bool = True,
     ) -> list[ReadingRequest]:
-        """Threads to read now: all leads while suspicious, else a few healthy waits to remember."""
+        """Threads to read now: all lead threads while suspicious, else a few healthy waits to remember."""
         reads_stacks = self.suspicious or not trained
-        codes = [request for view in owned for request in self._burning(view, now_ns, reads_stacks)]
+        codes = [
+            request for process in owned for request in self._burning(process, now_ns, reads_stacks)
+        ]
         if self.suspicious:
             shortest_ns = 0 if trained else READING_UNTRAINED_NS
             is_urgent = self.urgent(now_ns, trained)
             repeats = READINGS_REPEATED if is_urgent else READINGS_REPEATED_CALMLY
             wanted = self._rationed(owned, now_ns, shortest_ns, repeats)
-            wanted += [request for view in owned for request in self._asleep(view)]
-            # a pass reads one thread of a process, and a side thread that naps waits anew in each
+            wanted += [request for process in owned for request in self._asleep(process)]
+            # a pass reads one thread of a process, and each nap of a side thread is a new wait
             return codes + sorted(wanted, key=self._last_read_ns)
         if now_ns < self._next_baseline_ns:
             return codes
         self._began_ns = now_ns if self._began_ns is None else self._began_ns
         if not self.learns_eagerly(now_ns):
             self._next_baseline_ns = now_ns + BASELINE_PERIOD_NS
-        fresh = (view for view in waiting if view.pid not in self._pending)
+        fresh = (process for process in waiting if process.pid not in self._pending)
         requests = (
-            request for view in fresh if (request := self._request(view, now_ns)) is not None
+            request for process in fresh if (request := self._request(process, now_ns)) is not None
         )
         return codes + list(islice(requests, BASELINE_READINGS))
 
     def _rationed(
         self, owned: Iterable[ProcessHistory], now_ns: int, shortest_ns: int, repeats: int
     ) -> list[ReadingRequest]:
-        """A first reading of every wait; further ones at a few of those that wait alike, each in its turn."""
+        """A first reading of every wait; further readings of a few of the threads that wait alike, in turn."""
         first, again = [], []
         for process in owned:
             request = self._request(process, now_ns, shortest_ns)
@@ -282,10 +282,10 @@ class Suspicion:
     def _burning(
         self, process: ProcessHistory, now_ns: int, reads_stacks: bool
     ) -> list[ReadingRequest]:
-        """Threads that burn a CPU: in calm times only where the code of a process lies is read, now and then.
+        """Requests for threads that burn a CPU; in calm times only the mappings of a process, now and then.
 
-        Until a job has trained its stacks are read as well: a rank that computes and waits for its device in one burn,
-        asking the clock, may have no other sign of progress.
+        Until a job has trained its stacks are read as well: a rank that computes and waits for its device in one burn
+        may show no other progress.
         """
         burning = [
             thread_history
@@ -307,14 +307,14 @@ class Suspicion:
                 for thread_history in burning
                 if process.code.at(thread_history.sample.user_ip) is None
             )
-            # a library that was loaded since is not found on a stack, and code that is known may call it
+            # a library loaded since the last read cannot be recognised on a stack, and known code may call it
             first = next(unknown, burning[0] if reads_stacks else None)
             if first is not None:
                 process.code_read_ns = now_ns
                 readings.append(_code_request(process, first, wants_modules=True))
         if reads_stacks and process.code:
             for thread in burning[:BUSY_THREADS]:
-                # a burn that was not read before is as new as the suspicion, however old it is
+                # a burn that was not read before counts from the suspicion, however old it is
                 since_ns = max(self._suspicious_since_ns or 0, thread.burns_alike_ns or 0)
                 if now_ns - thread.asked_ns >= reading_period_ns(now_ns - since_ns):
                     thread.asked_ns = now_ns
@@ -322,7 +322,7 @@ class Suspicion:
         return readings
 
     def _asleep(self, process: ProcessHistory) -> list[ReadingRequest]:
-        """Threads beside a lead that sleeps that may wait for a device or a timer, or hold its lock: each wait once."""
+        """Side threads that the sleeping lead may wait for, each wait once: at a device, a timer, or owning its lock."""
         lead = process.lead
         read = () if lead is None else self.readings(process.pid, lead.sample.tid)
         if lead is None or not may_await_thread(lead.sample, read, self._table):
@@ -358,7 +358,7 @@ class Suspicion:
         if earlier:
             last_ns = earlier[-1].boottime_ns
             since_ns = max(earlier[0].boottime_ns, lead.progress_ns)
-            # the first reading of a wait is never put off: the stacks of all ranks are compared
+            # the first reading of a wait is never delayed: the stacks of all ranks are compared
             is_first = last_ns < lead.progress_ns
             period_ns = _period_ns(lead, last_ns - since_ns)
             if now_ns - last_ns < (period_ns if is_first else max(period_ns, shortest_ns)):
@@ -391,10 +391,10 @@ def _period_ns(lead_thread: ThreadHistory, age_ns: int) -> int:
 
 
 def reading_period_ns(age_ns: int) -> int:
-    """Pause before the next reading of a thread that was first and last seen in one wait so far apart.
+    """Pause before the next reading of a thread whose first and last reading in one wait are `age_ns` apart.
 
-    The longer nothing changes the rarer are the readings: every pass up to 4 s, 0.8 s apart at 8 s, 5 s at
-    20 s. What must be seen to last so long is seen a tenth later. A thread that moves starts anew.
+    The longer nothing changes, the rarer are the readings: every pass up to 4 s, 0.8 s apart at 8 s, 5 s at 20 s. So a
+    duration is measured a tenth too long at most. A thread that moves starts again.
     """
     eased_ns = max(0, age_ns) ** 2 // READING_EASE_NS
     return min(max(READING_PERIOD_NS, eased_ns), READING_LONGEST_NS)

@@ -197,7 +197,8 @@ class Announcements:
     def _failed(self, rank: int | None, members: Members) -> bool:
         views = [members.views.get(failure.pid) for failure in self.failures]
         return any(
-            view is not None and view.membership and view.membership.rank == rank for view in views
+            process is not None and process.membership and process.membership.rank == rank
+            for process in views
         )
 
     def keep(self, members: Members) -> None:
@@ -243,7 +244,9 @@ def gone_before(
     """The exits of ranks shortly enough before a failure to be its reason."""
     window_ns = max(LEFT_BEFORE_NS, int(LEFT_BEFORE_STEPS * longest_s * NS))
     exits = [
-        view.exit for pid, view in ranks.items() if pid != first_exit.pid and view.exit is not None
+        process.exit
+        for pid, process in ranks.items()
+        if pid != first_exit.pid and process.exit is not None
     ]
     return [
         exit_

@@ -66,7 +66,9 @@ class DeviceFaults:
         return replace(finding, culprit=culprit, evidence=(*finding.evidence, evidence))
 
     def _with_port(self, finding: Finding, ranks: Mapping[Pid, ProcessHistory]) -> Finding:
-        local = {socket.local[0] for view in ranks.values() for socket in view.sockets.values()}
+        local = {
+            socket.local[0] for process in ranks.values() for socket in process.sockets.values()
+        }
         for port in self._ports_down.values():
             if local.intersection(port.addresses):
                 text = f"port {port.port} of the job's connections is down: {port.text}"
@@ -137,7 +139,7 @@ class DeviceFaults:
             first.boottime_ns,
             culprit,
             tuple(Evidence(EvidenceKind.EVENT, text) for text in texts),
-            tuple(pid for pid, view in views.items() if view.exit is None and pid != owner),
+            tuple(pid for pid, process in views.items() if process.exit is None and pid != owner),
         )
 
 

@@ -173,7 +173,7 @@ def _ended_from_outside(
     ranks: Mapping[Pid, ProcessHistory],
     views: Mapping[Pid, ProcessHistory],
 ) -> bool:
-    exits = [view.exit for view in ranks.values() if view.exit is not None]
+    exits = [process.exit for process in ranks.values() if process.exit is not None]
     return bool(exits) and all(
         process_exit.signal in ENDING_SIGNALS
         and process_exit.pid not in announcements.oom
@@ -243,10 +243,10 @@ def _dumps(ranks: Iterable[ProcessHistory]) -> list[Evidence]:
     return [
         Evidence(
             EvidenceKind.STATE,
-            f"{name(view)} is dumping core after {signal_name(view.exit.signal)}, or still frees its memory",
+            f"{name(process)} is dumping core after {signal_name(process.exit.signal)}, or still frees its memory",
         )
-        for view in ranks
-        if view.is_dumping and view.exit is not None
+        for process in ranks
+        if process.is_dumping and process.exit is not None
     ]
 
 

@@ -37,7 +37,7 @@ def missing_rank(
     ranks, world_size = members.ranks, members.expected
     if progress.trained or world_size is None or len(members.all_ranks) != len(ranks):
         return None
-    members_here = (view.membership for view in ranks.values() if view.membership)
+    members_here = (process.membership for process in ranks.values() if process.membership)
     missing = _missing(
         [membership.rank for membership in members_here if membership.rank is not None], world_size
     )
@@ -46,7 +46,7 @@ def missing_rank(
         return None
     # those that load wait for none yet: one that its launcher did not fork with them is missed all the same
     forked = len(gaps_s) + 1 >= ARRIVED_RANKS
-    if not forked and any(_is_at_work(view, now_ns) for view in ranks.values()):
+    if not forked and any(_is_at_work(process, now_ns) for process in ranks.values()):
         return None
     text = (
         f"{len(ranks)} of {world_size} ranks are present; "

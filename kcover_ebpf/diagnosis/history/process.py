@@ -315,7 +315,7 @@ class ProcessHistory:
     def side_threads(self) -> list[ThreadHistory]:
         """All known threads but the lead one."""
         lead = self.lead
-        return [view for view in self.threads.values() if view is not lead]
+        return [thread for thread in self.threads.values() if thread is not lead]
 
     def on_exec(self) -> None:
         """It became another program."""

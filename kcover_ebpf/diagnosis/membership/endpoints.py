@@ -153,7 +153,9 @@ class EndpointIndex:
         job's store is, is a rank as well: a data set may be fetched long before there is a step, and while none of the
         former is among these nothing was learned of ranks. Where no one has met, what was sent decides.
         """
-        passes: Counter[str] = sum((view.traffic.payload_hosts for view in self._views), Counter())
+        passes: Counter[str] = sum(
+            (process.traffic.payload_hosts for process in self._views), Counter()
+        )
         needed = max(PAYLOAD_PASSES, max(passes.values(), default=0) / HOST_RARELY_FACTOR)
         learned = frozenset(host for host, count in passes.items() if count >= needed)
         met = self._met()
@@ -165,18 +167,18 @@ class EndpointIndex:
         """Addresses elsewhere from which a rank or launcher here took a connection, and that of the job's store."""
         return frozenset(
             sample.remote[0]
-            for view in self._ranks_and_launchers
-            for sample in view.connections
-            if (is_accepted(view, sample) or _leads_to_store(view, sample))
-            and self.joins_ranks(view.pid, sample)
+            for process in self._ranks_and_launchers
+            for sample in process.connections
+            if (is_accepted(process, sample) or _leads_to_store(process, sample))
+            and self.joins_ranks(process.pid, sample)
             and self.peer(sample) is None
         )
 
     def _sent_to(self) -> frozenset[str]:
         return frozenset(
             sample.remote[0]
-            for view in self._views
-            for sample in self._sent_to_ranks(view)
+            for process in self._views
+            for sample in self._sent_to_ranks(process)
             if self.peer(sample) is None
         )
 
@@ -255,7 +257,7 @@ def newest_sender(
 ) -> tuple[Pid, float] | None:
     """(the rank that sent after all others, lead in seconds); None without a clear lead."""
     times = sorted(
-        ((last_send_ns(view, endpoints), pid) for pid, view in views.items()), reverse=True
+        ((last_send_ns(process, endpoints), pid) for pid, process in views.items()), reverse=True
     )
     if len(times) < 2:
         return None

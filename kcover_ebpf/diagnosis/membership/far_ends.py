@@ -47,12 +47,12 @@ class FarEnds:
     def observe(self, views: _Views) -> None:
         """Once a pass: take what changed."""
         self._wait_passes -= 1
-        key = [(pid, view.ppid, view.links.version) for pid, view in views.items()]
+        key = [(pid, process.ppid, process.links.version) for pid, process in views.items()]
         if key == self._key or self._wait_passes > 0:
             return
         self._key = key
         self._links = _links_of(views)
-        count = sum(len(view.links.fds) for view in views.values())
+        count = sum(len(process.links.fds) for process in views.values())
         self._wait_passes = count // LINKS_A_PASS
 
     def of(self, pid: Pid) -> LinksOf:
@@ -63,9 +63,9 @@ class FarEnds:
 def _links_of(views: _Views) -> Mapping[Pid, LinksOf]:
     holders = _holders(views)
     found: dict[Pid, LinksOf] = defaultdict(LinksOf)
-    for pid, view in views.items():
+    for pid, process in views.items():
         links = found[pid]
-        for sample in view.connections:
+        for sample in process.connections:
             if sample.state != "ESTABLISHED":
                 continue
             is_own = holders[sample.local, sample.remote] == pid

@@ -215,14 +215,14 @@ class Members:
         if rank is None or failed_process.role is not Role.RANK:
             return []
         before = [
-            view
-            for view in self.all_ranks.values()
-            if view.exit is not None and view.exit.boottime_ns <= failed_process.first_seen_ns
+            process
+            for process in self.all_ranks.values()
+            if process.exit is not None and process.exit.boottime_ns <= failed_process.first_seen_ns
         ]
-        if all(view.rank != rank for view in before):
+        if all(process.rank != rank for process in before):
             return []
-        later = {view.rank for view in self.ranks.values()} | {rank}
-        found = [view.pid for view in before if view.rank in later]
+        later = {process.rank for process in self.ranks.values()} | {rank}
+        found = [process.pid for process in before if process.rank in later]
         for pid in found:
             self._forget(pid)
         return found
@@ -301,14 +301,16 @@ class Members:
         if size is not None:
             return size > len(known)
         # a rank that has a number and is alone here has its peers elsewhere, or none
-        numbered = [view.rank is not None for view in known.values()]
+        numbered = [process.rank is not None for process in known.values()]
         return None if numbered == [True] or not whole else False
 
     @property
     def connected(self) -> list[Pid]:
         """Living processes whose connections show something: ranks, launchers, and what may turn out to be a rank."""
         roles = (Role.RANK, Role.LAUNCHER)
-        alive = ((pid, view.membership) for pid, view in self.views.items() if view.exit is None)
+        alive = (
+            (pid, process.membership) for pid, process in self.views.items() if process.exit is None
+        )
         known = [pid for pid, member in alive if member is not None and member.role in roles]
         return known + self.kinship.candidates(self.views)[:_MOST_CANDIDATES]
 

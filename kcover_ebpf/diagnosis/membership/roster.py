@@ -60,6 +60,6 @@ def roster_of(views: _Views) -> Roster:
 
 
 def _local_size(all_ranks: _Views) -> int | None:
-    environs = (view.seen.rank_environ for view in all_ranks.values() if view.seen)
+    environs = (process.seen.rank_environ for process in all_ranks.values() if process.seen)
     sizes = {size for environ in environs if (size := local_size_of(environ)) is not None}
     return sizes.pop() if len(sizes) == 1 else None

@@ -67,7 +67,7 @@ def test_slow_rank__the_one_that_never_waits_while_all_others_do() -> None:
     (evidence,) = verdict.evidence
     assert evidence.kind is EvidenceKind.PEERS
     assert evidence.text.startswith("rank 0, of ranks on 2 nodes: all others wait for it in ")
-    assert "as the last of 9 steps: about 2.0 times slower. It computes then; that takes" in (
+    assert "as the last of 9 steps: about 2.0 times slower. It computes then, which takes" in (
         evidence.text
     )
     assert verdict.factor == pytest.approx(2.0, abs=0.1)

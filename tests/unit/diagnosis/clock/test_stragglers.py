@@ -44,7 +44,7 @@ def test_straggler__the_rank_that_is_last_in_every_step_by_far_is_slow() -> None
     assert (found.rank, found.place, found.steps) == (1, Place.COMPUTES, 4)
     assert found.factor == pytest.approx(1.4, abs=0.1)
     assert found.text.startswith("all others wait for it in 2")
-    assert "as the last of 4 steps: about 1.4 times slower. It computes then; that" in found.text
+    assert "as the last of 4 steps: about 1.4 times slower. It computes then, which" in found.text
     assert "takes 100% of its time and 71% of theirs" in found.text
 
 
