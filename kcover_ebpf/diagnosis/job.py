@@ -247,8 +247,8 @@ class Job:
         expected = self.members.expected if self.whole else None
         self.pace.watch_training(ranks, expected, now_ns)
         self._check_blindness(tick)
-        active = {pid: view for pid, view in ranks.items() if not view.rests} or ranks
-        stopped = sum(view.is_stopped for view in ranks.values())
+        active = {pid: rank for pid, rank in ranks.items() if not rank.rests} or ranks
+        stopped = sum(rank.is_stopped for rank in ranks.values())
         is_suspended = self.all_here and stopped == len(ranks) > 0
         if self.resumptions.observe(ranks, now_ns) or is_suspended:
             self._restart_clocks(now_ns)

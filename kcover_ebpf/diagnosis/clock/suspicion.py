@@ -322,7 +322,7 @@ class Suspicion:
         return readings
 
     def _asleep(self, process: ProcessHistory) -> list[ReadingRequest]:
-        """Side threads that the sleeping lead may wait for, each wait once: at a device, a timer, or owning its lock."""
+        """Side threads that the sleeping lead may wait for, each wait once: at a device or timer, or its owner."""
         lead = process.lead
         read = () if lead is None else self.readings(process.pid, lead.sample.tid)
         if lead is None or not may_await_thread(lead.sample, read, self._table):

@@ -60,21 +60,21 @@ def _asks_peers(rank: RankSnapshot, waits: Collection[State]) -> bool:
 
 def follow(snapshot: JobSnapshot, first_rank: RankSnapshot) -> RankSnapshot:
     """The process at the end of the chain of waits for children, pipes and locks; itself if it ends there."""
-    seen, local_rank = {first_rank.pid}, first_rank
-    while local_rank.state in (State.CHILD, State.LOCK, State.READ):
+    seen, last_rank = {first_rank.pid}, first_rank
+    while last_rank.state in (State.CHILD, State.LOCK, State.READ):
         ahead = [
             snapshot.processes[pid]
-            for pid in local_rank.waits_for
+            for pid in last_rank.waits_for
             if pid in snapshot.processes
             and pid not in seen
-            and (pid not in snapshot.ranks or local_rank.state is State.LOCK)
+            and (pid not in snapshot.ranks or last_rank.state is State.LOCK)
         ]
         if not ahead:
-            return local_rank
-        waited = local_rank.pid
-        local_rank = max(ahead, key=lambda rank: (_weight(rank, waited), rank.age_s))
-        seen.add(local_rank.pid)
-    return local_rank
+            return last_rank
+        waited = last_rank.pid
+        last_rank = max(ahead, key=lambda rank: (_weight(rank, waited), rank.age_s))
+        seen.add(last_rank.pid)
+    return last_rank
 
 
 def _weight(rank: RankSnapshot, waited_by: Pid) -> int:

@@ -1,4 +1,4 @@
-"""All ranks wait and none is at the end of a chain: a rank that left, a closed window, a mismatch, a circle."""
+"""All ranks wait and no chain of waits has an end: a rank left, a window is closed, a mismatch, or a circle."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from kcover_ebpf.tunables.diagnosis import CYCLE_FACTOR, CYCLE_FLOOR_S, LATE_FLO
 
 
 def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
-    """What holds a job in which every rank waits; None while it has not lasted long enough.
+    """The reason why a job in which every rank waits makes no progress; None while it has not lasted long enough.
 
-    A start in which ranks are still missing looks like every one of these but the first.
+    During a start, while ranks are still missing, all of these look alike, except for a rank that left.
     """
     if not ranks:
         return None
@@ -32,7 +32,7 @@ def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding 
         return _ended(snapshot, gone, ranks)
     if gone is not None:
         text = f"{evidence.name(gone)} exited with code 0 while the others still wait for it"
-        # those who had all stopped before it left may wait for something else, as for their own uploads
+        # ranks that had all stopped before it left may wait for something else, for example their own uploads
         is_before = min(silent.values()) <= gone.age_s + needed
         kind = EvidenceKind.EVENT if is_before else EvidenceKind.SINK
         found = [Evidence(kind, text), *evidence.time(ranks[0])]
@@ -40,7 +40,7 @@ def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding 
     if snapshot.starting or _may_read_yet(snapshot):
         return None
     if any(rank.state is State.ON_DEVICE for rank in ranks):
-        # what was sent last, and when, shows nothing about which rank waits for a device
+        # the last sends, and their times, do not show which rank waits for a device
         return device_wait.all_wait(snapshot, ranks)
     return _in_waits(snapshot, ranks, needed)
 
@@ -48,7 +48,7 @@ def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding 
 def _in_waits(
     snapshot: JobSnapshot, ranks: Sequence[RankSnapshot], needed_s: float
 ) -> Finding | None:
-    """Who is elsewhere than the others; a circle of waits where none is."""
+    """The rank that waits elsewhere than the others; a circle of waits if there is none."""
     apart = stacks.groups({rank.pid: rank.stack for rank in ranks if rank.stack})
     lag = tcp_links.oldest_sender(snapshot.ranks, snapshot.ends)
     left_unread = [rank for rank in ranks if evidence.unread(snapshot, rank)]
@@ -74,7 +74,7 @@ def _in_waits(
 def _cycle(
     snapshot: JobSnapshot, ranks: Sequence[RankSnapshot], *, is_late: bool
 ) -> Finding | None:
-    # programs that were never seen to exchange anything wait for nothing of each other
+    # programs that never exchanged anything do not wait for each other
     if len(ranks) < 2 or not any(rank.joined or rank.rank is not None for rank in ranks):
         return None
     # one that is not seen, or what a rank asks for again and again, may be what all of them wait for
@@ -111,7 +111,8 @@ def _in_collective(rank: RankSnapshot) -> bool:
 
 
 def _may_read_yet(snapshot: JobSnapshot) -> bool:
-    # who sends into a closed window sent last long ago, and waits where the others do not: because of its reader
+    # a rank that sends into a closed window sent last long ago, and waits elsewhere than the others: because of its
+    # reader
     closed = tcp_links.closed_reader(snapshot.ranks, snapshot.ends)
     if closed is None:
         return False
@@ -122,7 +123,7 @@ def _may_read_yet(snapshot: JobSnapshot) -> bool:
 def _does_not_read(
     snapshot: JobSnapshot, rank: RankSnapshot, ranks: Sequence[RankSnapshot], *, is_late: bool
 ) -> Finding:
-    # what it waits for is there: a thread of it that should read does not; or it is not there yet, as so often
+    # its data has arrived: the thread that should read it does not; or, as often before, not yet
     found = [*evidence.unread(snapshot, rank), *evidence.time(rank)]
     found += evidence.peers(rank, ranks)
     kind = VerdictKind.HUNG if is_late or not rank.known_wait else VerdictKind.UNKNOWN
@@ -132,7 +133,7 @@ def _does_not_read(
 def _ended(
     snapshot: JobSnapshot, lost_rank: RankSnapshot, ranks: Sequence[RankSnapshot]
 ) -> Finding:
-    # its own launcher ended it, and may well start it again: that is announced only once it took too long
+    # its own launcher ended it and may well restart it: announced only once that takes too long
     text = f"{evidence.name(lost_rank)} was ended by its own job and has not been restarted"
     kind = EvidenceKind.SINK
     if snapshot.now_ns - snapshot.silent_since_ns >= KILLED_PATIENCE_S * NS:
@@ -149,7 +150,7 @@ def _apart(
     odd: Sequence[RankSnapshot],
     lag: tuple[Pid, float] | None,
 ) -> Finding:
-    """The ranks wait in several places, and some of them where no healthy rank did."""
+    """The ranks wait in several places, some of them where no healthy rank ever waited."""
     said = f"the ranks wait in {len(apart)} places: {_sides(snapshot, apart)}"
     found = [*_silence(ranks), *_order(snapshot, lag), Evidence(EvidenceKind.STACK, said)]
     culprit = snapshot.ranks[lag[0]] if lag is not None else None
@@ -165,7 +166,7 @@ def _apart(
 def _parted(
     snapshot: JobSnapshot, ranks: Sequence[RankSnapshot], apart: Sequence[list[Pid]]
 ) -> Finding:
-    """Several ranks wait in one place and several in another, as often before: who is to come is not known."""
+    """Several ranks wait in one place and several in another, as often before: it is unknown which ones are late."""
     said = f"the ranks wait in {len(apart)} places: {_sides(snapshot, apart)}"
     found = [*_silence(ranks), Evidence(EvidenceKind.STACK, said), *evidence.gpus(ranks)]
     victims = tuple(rank.pid for rank in ranks)
@@ -187,7 +188,7 @@ def _late(
     *,
     is_late: bool,
 ) -> Finding | None:
-    """One rank is elsewhere in a wait that often ends, or sent before all others did: it may well come."""
+    """One rank is elsewhere in a wait that often ends, or sent before all others did: it may well arrive."""
     culprit = snapshot.ranks[lag[0]] if rank is None and lag is not None else rank
     if culprit is None:
         return None

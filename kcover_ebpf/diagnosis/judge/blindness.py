@@ -1,4 +1,4 @@
-"""Whether one job can be judged by silence at all, and what is said while it cannot. Pure."""
+"""Whether one job can be judged by silence at all, and the finding while it cannot. Pure."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from kcover_ebpf.tunables.diagnosis import (
 )
 
 _MOST_WITHOUT_TOTALS = CALM_EVERY + 2
-"""Passes without totals of a process that had some before: its turn would have come."""
+"""Passes without totals of a process that had some before after which it is not sampled: its turn would have come."""
 
 
 class Sight:
-    """How long and why a job could not be observed. Announced facts are certain and do not need it."""
+    """How long, and why, a job could not be observed. Announced facts are certain and do not need this."""
 
     def __init__(self) -> None:
         self._since_ns = self._until_ns = 0
         self.reason = ""
-        """Why it was blind last; empty before the first time."""
+        """Reason of the last blindness; empty before the first one."""
 
     def lose(self, reason: str, from_ns: int, now_ns: int) -> None:
-        """Something that a judgement by silence needs was missed between the two passes."""
-        # the first gap is over when it is noticed: a node that was suspended is not blind now
+        """Note that something which a judgement by silence needs was missed between the two passes."""
+        # the first gap is over when it is noticed: a node that was suspended is not blind afterwards
         if from_ns > self._until_ns:
             self._since_ns = now_ns
         self._until_ns, self.reason = now_ns + MISSED_REST_NS, reason
 
     def is_blind(self, now_ns: int) -> bool:
-        """True while silence means nothing."""
+        """True while silence means nothing, because facts were missed or are too recent."""
         return now_ns < self._until_ns
 
     def finding(self, now_ns: int) -> Finding | None:
-        """What is said while blind: nothing for a moment, then that nothing can be said."""
+        """The finding during a blindness: none for a moment, then UNKNOWN with the reason."""
         lasted_ns = now_ns - self._since_ns
         if lasted_ns <= BLINDNESS_REPORTED_NS:
             return None

@@ -1,4 +1,4 @@
-"""Ranks that wait for their devices: what follows when all of them do, and for the one that does not."""
+"""Ranks that wait for their devices: the finding if all of them do, and the evidence against the one that does not."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from kcover_ebpf.tunables.diagnosis import (
 def elsewhere(
     snapshot: JobSnapshot, rank: RankSnapshot, ranks: Sequence[RankSnapshot]
 ) -> list[Evidence]:
-    """That all others wait for their devices and this one does not, once what it waits for had time to come.
+    """Evidence that all others wait for their devices and this rank does not, once its own wait had time to end.
 
-    It may be waiting for something outside the job, and then continue.
+    It may wait for something outside the job, and then continue. Empty if others do not wait for their devices.
     """
     others = [other for other in ranks if other.pid != rank.pid]
     waiting = [other for other in others if other.state is State.ON_DEVICE]
@@ -39,9 +39,9 @@ def elsewhere(
 
 
 def all_wait(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
-    """Every rank waits, some or all of them for their devices; None while that may well be a step.
+    """The finding if every rank waits, some or all of them for their devices; None while that may well be a step.
 
-    A healthy job looks the same. So no rank is named, unless the network threads show which one has not joined.
+    A healthy job looks the same, so no rank is named unless the network threads show which one has not joined.
     """
     silent_s = min(rank_snapshot.age_s for rank_snapshot in ranks)
     needed_s = max(
@@ -71,19 +71,20 @@ def all_wait(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | 
 
 
 def _may_come(snapshot: JobSnapshot, rank: RankSnapshot, silent_s: float) -> bool:
-    """True while what a rank does before its next operation is believed."""
+    """True while a rank's activity before its next operation is given more time."""
     if rank.state is State.ON_DEVICE:
-        # its own device, as in an evaluation: that may take as long as any other work
+        # its own device, as in an evaluation, which may take as long as any other work
         return silent_s < snapshot.policy.quiet_cap_s
-    # it asks again and again, and not for its peers
+    # it polls, and not its peers
     return rank.state is State.NAPPING and silent_s < snapshot.policy.storage_patience_s
 
 
 def _network_threads(rank: RankSnapshot, ranks: Sequence[RankSnapshot]) -> list[Evidence]:
-    """That NCCL's network thread is idle on this rank alone: it spins wherever an operation was launched.
+    """Evidence that NCCL's network thread is idle on this rank alone: it spins wherever an operation was launched.
 
-    Known only of threads that were seen spinning before; ranks of one host may need none. It names a rank and ends
-    no job by itself: that the threads behave so is known from NCCL's source (src/proxy.cc), not measured on a GPU.
+    Used only for threads that were seen spinning before; ranks of one host may need none. It names a rank and ends no
+    job by itself: that the threads behave like this is known from NCCL's source (src/proxy.cc), not measured on a
+    GPU.
     """
     busy = {other.pid: other.network_busy for other in ranks}
     others = [busy[other.pid] for other in ranks if other.pid != rank.pid]

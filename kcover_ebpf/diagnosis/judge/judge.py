@@ -1,8 +1,8 @@
-"""From a snapshot of all ranks to one finding: walk from those who wait to the one that is stuck.
+"""From a snapshot of all ranks to one finding: follow the waits to the rank that is stuck.
 
-The rule: follow the waits to their end. If the rank at the end makes an effort that explains the
-wait, the job works; if it cannot continue by itself, it is the culprit; if no rank is at the end, the
-waits form a cycle, or the link between them is lost.
+The rule: follow each wait to its end. If the rank at the end makes an effort that explains the wait, the job works. If
+it cannot continue by itself, it is the culprit. If no rank is at the end, the waits form a cycle, or the link between
+two ranks is lost.
 """
 
 from __future__ import annotations
@@ -34,7 +34,20 @@ from kcover_ebpf.tunables.links import LOST_ON_LOSSY_BACKOFF
 
 
 def judge(snapshot: JobSnapshot) -> Finding:
-    """One finding for the job as it is now; WORKING(training) when nothing is wrong."""
+    """One finding for the job at the time of the snapshot; WORKING(training) when nothing is wrong.
+
+    The rules are tried in this order; the first that applies decides:
+
+    1. All ranks are stopped: the whole job was suspended, which is no fault.
+    2. Most ranks have ended well, and the run is at its planned end.
+    3. A rank is stopped or frozen alone. Its state proves that it does not continue.
+    4. Retransmissions show a lost link, or a full receive window shows a rank that does not read.
+    5. Chains of waits end at a rank (`_at_the_end_of_the_chain`), or nowhere (`all_waiting.standstill`).
+
+    The answers of the ranks' own NCCL may then overrule an inferred finding (`nccl.refine`), and an unusual stack may
+    explain it. Snapshots are first made comparable: efforts that the rank always makes, or that all ranks make, explain
+    no wait.
+    """
     seen_snapshot = odd_stack.levelled(snapshot)
     snapshot = control_group.compared(seen_snapshot)
     ranks = list(snapshot.ranks.values())
@@ -56,14 +69,14 @@ def judge(snapshot: JobSnapshot) -> Finding:
 
 
 def _stopped_alone(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
-    # a rank that was stopped or frozen while the others were not: its state alone shows that none
-    # continues, however long they may be silent; of several the first one
+    # a rank that was stopped or frozen while others were not: its state alone shows that no rank continues, however
+    # long the silence is; of several such ranks, the first
     for rank in sorted(ranks, key=lambda rank_snapshot: -rank_snapshot.age_s):
         if rank.state not in (State.STOPPED, State.FROZEN):
             continue
         if rank.age_s < SUSPECT_STOPPED_S:
             continue
-        # where all that are seen are stopped, the others, elsewhere, may be too: the whole job was suspended
+        # if all observed ranks are stopped, those elsewhere may be too: the whole job was suspended
         alone = any(other.state not in STOPPED for other in ranks)
         alone = alone or rank.age_s - snapshot.unstopped_age_s >= SUSPECT_STOPPED_S
         is_fault = alone and rank.age_s >= snapshot.policy.stopped_s
@@ -124,7 +137,7 @@ def _closed_window(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Find
         return None
     reader = snapshot.processes[closed[0]]
     if not evidence.is_inside(reader, wait_chain.follow(snapshot, reader)):
-        # who waits for storage or a service does not read meanwhile
+        # a rank that waits for storage or a service does not read meanwhile
         return None
     if reader.age_s < snapshot.threshold_s(reader.pid):
         return None
@@ -143,7 +156,7 @@ def _at_the_end_of_the_chain(
     stuck = [sink for sink in sinks if sink.pid not in at_work]
     certain = [sink for sink in stuck if _is_endless(snapshot, sink)]
     if certain and all(wait_chain.awaits_unseen(snapshot, sink) for sink in working):
-        # that another rank may wait for a helper, and not for this one, does not explain what cannot end
+        # other ranks may wait for a helper and not for this rank, but that does not explain a wait that cannot end
         return _stuck(snapshot, certain, ranks)
     if working:
         alone = lone_worker.report(snapshot, working, waiting)
@@ -197,7 +210,7 @@ def _stuck(
     if len(stuck) == len(ranks) and all(end.state is State.SLEEP_LONG for end in ends.values()):
         # a job that is kept alive for later: no rank waits for another
         return Finding(VerdictKind.WORKING, Cause.SLEEPING, snapshot.oldest_ns)
-    # the earliest one: whoever came later may be waiting for it in a way that was not understood
+    # the earliest one: a later one may wait for it in a way that was not recognised
     first = max(stuck, key=lambda rank: rank.age_s)
     end = ends[first.pid]
     others = [rank for rank in ranks if rank.pid != first.pid]
@@ -219,10 +232,10 @@ def _stuck(
     if end.pid == first.pid and _in_another_collective(first, others):
         return blame(snapshot, VerdictKind.DEADLOCK, Cause.COLLECTIVE_MISMATCH, first, found)
     kind = VerdictKind.SLOW if end.state is State.THROTTLED else VerdictKind.HUNG
-    # of two ranks whoever holds a lock is named, and not who waits for it
+    # of two ranks, the owner of a lock is named, and not the one that waits for it
     culprit = end if first.state is State.LOCK and end.pid in snapshot.ranks else first
     blamed = blame(snapshot, kind, _cause(first, end), culprit, found, end)
-    # storage, a driver or a page may answer after all, and work may end: none of them is known to be stuck
+    # storage, a driver or a page may still answer, and work may end: none of them is known to be stuck
     is_own = evidence.is_inside(first, end) or end.state is State.SPINNING
     is_own = is_own or wait_chain.is_cycle(first, end)
     return replace(blamed, doubtful=not is_own)
@@ -246,13 +259,13 @@ def _needed_s(snapshot: JobSnapshot, first_rank: RankSnapshot, end_rank: RankSna
     if min(rank.age_s for rank in snapshot.ranks.values()) < needed_s:
         needed_s = snapshot.threshold_s(first_rank.pid)
     if end_rank.state in (State.STOPPED, State.FROZEN):
-        # its state says that it does not continue, however long this job's steps last
+        # its state shows that it does not continue, whatever this job's step time
         return snapshot.policy.stopped_s
     if end_rank.state is State.FUTEX and not end_rank.sides_read:
-        # it waits for another thread, and what those wait for is not known yet
+        # it waits for another thread, and what its threads wait for is not known yet
         return needed_s + SIDES_READ_S
     if end_rank.state is State.SPINNING and end_rank.pid != first_rank.pid:
-        # what a rank has a child do may be a small loop that ends
+        # a child's work for a rank may be a small loop that ends
         return max(needed_s, INERT_S)
     return needed_s
 
@@ -263,7 +276,7 @@ def _alone(
     end_rank: RankSnapshot,
     found: Sequence[Evidence],
 ) -> Finding:
-    # no rank waits for it and nothing shows what it should be doing: a server sleeps like that all day
+    # no rank waits for it, and nothing shows what it should be doing: a server sleeps like this all day
     if end_rank.state is State.SLEEP_LONG:
         return Finding(VerdictKind.WORKING, Cause.SLEEPING, snapshot.since_ns(first_rank))
     return Finding(
@@ -281,7 +294,7 @@ def _awaits_outside(
     end_rank: RankSnapshot,
     ranks: Sequence[RankSnapshot],
 ) -> Finding:
-    # nothing that is seen from here says whether the answer will come: reported, and never acted upon
+    # nothing observed here shows whether the answer will come: reported, and never acted upon
     text = f"{evidence.name(first_rank)}: {first_rank.text}, {evidence.ago(first_rank)}"
     if end_rank.pid != first_rank.pid:
         text += f"; it waits for process {end_rank.pid}: {end_rank.text}, {evidence.ago(end_rank)}"
@@ -326,8 +339,7 @@ def _pids(ranks: Sequence[RankSnapshot]) -> tuple[Pid, ...]:
 
 
 def _in_another_collective(odd_rank: RankSnapshot, others: Sequence[RankSnapshot]) -> bool:
-    # it waits in the same library as the others, only elsewhere: they wait for it there, it for
-    # them here
+    # it waits in the same library as the others but at another place: each side waits for the other
     if odd_rank.state is not State.FUTEX:
         return False
     own = stacks.waits_in(odd_rank.stack)
@@ -355,7 +367,7 @@ _STUCK_CAUSE = {
 
 def _cause(first_rank: RankSnapshot, end_rank: RankSnapshot) -> Cause:
     if end_rank.state is State.THROTTLED:
-        # whoever waits for it, and in whatever: it runs again with the next period
+        # whatever its wait: it runs again in the next period
         return Cause.CPU_THROTTLED
     if first_rank.state is State.LOCK:
         return Cause.BLOCKED_LOCK

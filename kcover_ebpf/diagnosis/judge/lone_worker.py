@@ -1,7 +1,7 @@
-"""One rank works and every other rank waits for it, longer than the job ever was silent: reported, never acted on.
+"""One rank works and all others wait for it, longer than the job was ever silent: reported, never acted on.
 
-That it computes, that all wait, and for how long, are readings of one clock. An evaluation, a checkpoint that is put
-together in memory and a loop without end show the same, so the finding names the rank and is no fault.
+The computation, the waits and their length are readings of one clock. An evaluation, a checkpoint that is assembled in
+memory and an endless loop look the same, so the finding names the rank and is no fault.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ADVICE = (
 def report(
     snapshot: JobSnapshot, working: Sequence[RankSnapshot], waiting: Sequence[RankSnapshot]
 ) -> Finding | None:
-    """UNKNOWN with the rank that computes; None while other ranks may be at work, or it has not lasted long enough.
+    """UNKNOWN with the rank that computes; None if other ranks may be working, or if it has not lasted long enough.
 
     `waiting`: ranks that wait for others or for their devices.
     """
@@ -66,9 +66,9 @@ def _threshold_s(snapshot: JobSnapshot) -> float:
 def _is_awaited(
     snapshot: JobSnapshot, first_rank: RankSnapshot, waiting: Sequence[RankSnapshot]
 ) -> Finding | None:
-    """UNKNOWN once all others have waited for longer than what it does is believed.
+    """UNKNOWN once all others have waited for longer than this rank's activity is given.
 
-    Each nap, and each call of a loop that fails and tries again, is as short as ever: only those who wait show that it
+    Each nap, and each call of a loop that fails and retries, is as short as ever: only the waiting ranks show that it
     comes to no end.
     """
     waited_s = min(rank.age_s for rank in waiting)
@@ -89,7 +89,7 @@ def _is_awaited(
 def _believed_s(snapshot: JobSnapshot, first_rank: RankSnapshot) -> float:
     policy = snapshot.policy
     if first_rank.retries:
-        # what it asks for is not seen, as with a service that is asked once
+        # what it polls is not observed, as with a service that is asked once
         return min(policy.storage_patience_s, _named_after_s(snapshot, LONE_FLOOR_S))
     is_short = first_rank.state in (State.SLEEPING, State.MOVING)
     return policy.storage_patience_s if is_short else policy.quiet_cap_s

@@ -1,9 +1,9 @@
-"""What the ranks' own NCCL says, beside what the host sees: which rank never joined, or called something else, or none.
+"""Adds the answers of the ranks' own NCCL to the host's finding: a rank never joined, or called another operation.
 
-The host's signals cannot distinguish ranks that all spin in one collective; operation counts can.
-They overrule a finding that has no rank to name or a guess, never a state that was seen (stopped, in
-storage), and spare no rank that the host names too. A rank that is behind is where the chain of waits
-ends, and not yet a hang: what it does there is judged with the patience that it would have without NCCL.
+The host's signals cannot distinguish ranks that all spin in one collective; operation counts can. They overrule a
+finding that names no rank or only guesses, never an observed state (stopped, in storage), and they do not clear a rank
+that the host names too. A rank that is behind is the end of the chain of waits, and not yet a hang: its work outside
+the collective is given the same time as without NCCL.
 """
 
 from __future__ import annotations
@@ -37,14 +37,28 @@ _SEEN = frozenset(
     {State.LOCK, State.READ, State.SLEEP_LONG, State.CHILD}
     | {State.SPINNING, State.THROTTLED, State.GONE, State.LEFT}
 )
-"""What the host sees a rank blocked by; `wait_chain.is_effort` has had its say before."""
+"""States in which the host sees that a rank is blocked. `wait_chain.is_effort` is checked before."""
 _OF_OTHERS = frozenset({State.PEERS, State.OUTSIDE, State.HELPED, State.OTHER})
-"""Who is in none of the job's collectives and waits so waits for something else."""
+"""States of a rank in none of the job's collectives in which it waits for something outside of the job."""
 _SHOWN = 4
 
 
 def refine(snapshot: JobSnapshot, finding: Finding, ranks: Sequence[RankSnapshot]) -> Finding:
-    """The finding with what NCCL says: another one, one that is better supported, or the same."""
+    """The host's finding, with the answer of NCCL: another finding, one with better support, or the same.
+
+    The answer is ignored while counts still move, or if NCCL gave none. Otherwise the first of these that applies
+    decides:
+
+    1. A communicator failed: its rank is named (COLLECTIVE_FAILED).
+    2. Ranks called different operations: the one that differs is named (COLLECTIVE_MISMATCH), and the kind is DEADLOCK.
+    3. Ranks are behind or did not answer. If one of them does something that may well end, the job works and the others
+    wait for it. Otherwise it is named (NOT_IN_COLLECTIVE).
+    4. All ranks launched the same operations: then a circle of waits is excluded, and the device or fabric does not
+    complete them (COLLECTIVE_STUCK).
+
+    Ranks are only named if all of them have been silent for long enough, and only if the host's finding is a guess or
+    says that the job is busy. If the host names the same rank, its finding stays, with more evidence.
+    """
     known_account = account(snapshot)
     if (
         known_account is None
@@ -67,7 +81,7 @@ def refine(snapshot: JobSnapshot, finding: Finding, ranks: Sequence[RankSnapshot
 
 
 def unobserved(counts: CollectiveCounts | None, modules: set[str]) -> list[str]:
-    """What is not known of the counts of a job whose ranks have these modules on their stacks."""
+    """Which counts are unknown in a job whose ranks have these modules on their stacks; empty if none are."""
     if counts is not None and counts.trouble:
         return [f"{COUNTS}: NCCL gave no answer ({counts.trouble})"]
     if counts is not None and counts.unseen:
@@ -78,7 +92,7 @@ def unobserved(counts: CollectiveCounts | None, modules: set[str]) -> list[str]:
 
 
 COUNTS = "how many operations each rank launched"
-"""How each sentence about counts that are not known begins."""
+"""Beginning of each sentence about unknown counts."""
 LIBRARIES = ("libnccl", "librccl", "libtorch_cuda", "libtorch_hip")
 
 
@@ -93,7 +107,7 @@ def _behind(
     here = [rank for rank in ranks if rank.pid in pids]
     patience_s = snapshot.policy.storage_patience_s
     if not here and min(rank.age_s for rank in ranks) < patience_s:
-        # what it does is not seen here
+        # what that rank does is not observed here
         return finding
     elsewhere = next((rank for rank in here if _may_come(snapshot, rank)), None)
     if elsewhere is None:
@@ -110,7 +124,7 @@ def _behind(
 
 
 def _may_come(snapshot: JobSnapshot, rank: RankSnapshot) -> bool:
-    """True while what a rank does outside the collective may well end: as long as it would be believed by itself."""
+    """True while a rank's activity outside the collective may well end: the same patience as for it alone."""
     if wait_chain.is_effort(snapshot, rank):
         return True
     end = wait_chain.follow(snapshot, rank)
@@ -118,12 +132,12 @@ def _may_come(snapshot: JobSnapshot, rank: RankSnapshot) -> bool:
         return False
     silence_s = min(end.age_s, rank.age_s)
     if end.state is State.FUTEX and (end.sides_read or _is_new_wait(snapshot, end)):
-        # all of its threads were read, and none of them is in anything that ends by itself
+        # all its threads were read, and none is in a wait that ends by itself
         return False
     if end.state in _OF_OTHERS or end.state is State.FUTEX:
         return silence_s < snapshot.policy.storage_patience_s
-    # it waits for its device, which the others do not need: an evaluation is like that; or for storage that
-    # nothing proves stuck: a checkpoint does
+    # It waits for its device alone, as in an evaluation, or for storage that is not known to be stuck, as in a
+    # checkpoint.
     return silence_s < snapshot.policy.quiet_cap_s
 
 
@@ -139,7 +153,7 @@ def _named(
     cause: Cause,
     said: Sequence[Evidence],
 ) -> Finding:
-    """A finding that names who NCCL names, if that is one rank."""
+    """A finding that names the rank which NCCL names, if it is exactly one."""
     pids = _pids(named, snapshot, ranks)
     overrules = _overrules(finding) and _all_silent(snapshot, ranks)
     mismatch = cause is Cause.COLLECTIVE_MISMATCH
@@ -148,29 +162,29 @@ def _named(
     if not overrules:
         return finding
     only = named[0] if len(named) == 1 else None
-    local_rank = next((rank for rank in ranks if only is not None and rank.pid in pids), None)
+    here_rank = next((rank for rank in ranks if only is not None and rank.pid in pids), None)
     return Finding(
         VerdictKind.DEADLOCK if mismatch else VerdictKind.HUNG,
         cause,
         snapshot.oldest_ns,
-        None if only is None else _culprit(only, local_rank, snapshot),
+        None if only is None else _culprit(only, here_rank, snapshot),
         (*said, *_context(finding, ranks, pids)),
         tuple(rank.pid for rank in ranks if rank.pid not in pids),
     )
 
 
 def _culprit(
-    named_rank: CollectiveRank, local_rank: RankSnapshot | None, snapshot: JobSnapshot
+    named_rank: CollectiveRank, here_rank: RankSnapshot | None, snapshot: JobSnapshot
 ) -> Culprit | None:
-    rank = _global_rank(named_rank, local_rank, snapshot)
-    if local_rank is not None:
-        return Culprit(rank, local_rank.pid, local_rank.tid)
+    rank = _global_rank(named_rank, here_rank, snapshot)
+    if here_rank is not None:
+        return Culprit(rank, here_rank.pid, here_rank.tid)
     return None if rank is None else Culprit(rank, host=named_rank.host or None)
 
 
 def _overrules(finding: Finding) -> bool:
     if finding.kind is VerdictKind.WORKING:
-        # a busy waiter and a computation look alike from the host
+        # a busy wait and a computation look alike to the host
         return finding.cause in _BUSY
     return finding.cause in _GUESSED and finding.kind is not VerdictKind.LOST_LINK
 
@@ -198,10 +212,10 @@ def _context(
 
 
 def _all_joined(finding: Finding, known_account: CollectiveAccount) -> Finding:
-    # a circle is what is left when the host sees nothing but waits; here it is known to be none
+    # a circle is the conclusion if the host sees only waits; here it is known to be none
     if finding.cause not in (Cause.WAIT_CYCLE, Cause.DEVICE_WAIT):
         return finding
-    # where all wait is known already: a long step, and calls that run beside each other, look the same
+    # even if all ranks are known to wait: a long step, and concurrent calls, look the same
     waits = [
         Evidence(EvidenceKind.PEERS, text)
         for text in (*known_account.texts, *known_account.crossed)
@@ -256,16 +270,16 @@ def _pids(
 def _pid(rank: CollectiveRank, snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Pid | None:
     if rank.pid is not None:
         return rank.pid if rank.pid in snapshot.ranks else None
-    # all ranks of the job in one communicator, and all here: its numbers are the job's
+    # one communicator contains all ranks of the job, and all are here: its numbers are the job's
     if rank.size != len(ranks):
         return None
-    return next((other.pid for other in ranks if other.rank == rank.rank), None)
+    return next((snapshot.pid for snapshot in ranks if snapshot.rank == rank.rank), None)
 
 
 def _global_rank(
-    only_rank: CollectiveRank, local_rank: RankSnapshot | None, snapshot: JobSnapshot
+    only_rank: CollectiveRank, here_rank: RankSnapshot | None, snapshot: JobSnapshot
 ) -> int | None:
-    if local_rank is not None:
-        return local_rank.rank
+    if here_rank is not None:
+        return here_rank.rank
     worlds = {rank.world_size for rank in snapshot.ranks.values()}
     return only_rank.rank if worlds == {only_rank.size} else None

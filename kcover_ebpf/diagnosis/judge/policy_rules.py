@@ -1,4 +1,4 @@
-"""What only the policy of a job makes a fault: a silence beyond its hard limit, and a log that breaks a rule. Pure."""
+"""Faults that only the policy of a job defines: a silence beyond its hard limit, and a log that breaks a rule. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kcover_ebpf.settings import Policy
 def at_hard_limit(finding: Finding, silent_s: float, policy: Policy, now_ns: int) -> Finding:
     """The finding, or HUNG in its place once the job was silent for the policy's hard limit.
 
-    No other rule goes by time alone.
+    No other rule depends on time alone.
     """
     limit_s = policy.hard_limit_s
     if limit_s is None or finding.kind.is_fault or silent_s < limit_s:
         return finding
     if finding.cause is Cause.ENDING:
-        # the run is done, whoever is still there
+        # the run is done, even if ranks remain
         return finding
     text = f"no progress for {silent_s:.0f} s: the policy's hard limit"
     return Finding(
@@ -31,10 +31,10 @@ def at_hard_limit(finding: Finding, silent_s: float, policy: Policy, now_ns: int
 
 
 def broken_rule(log_seen: LogSeen) -> Finding | None:
-    """The finding, since the first of the rules was broken, where nothing else is wrong with the job; None: none is.
+    """The finding for broken log rules in a job with no other fault, since the first was broken; None if none is.
 
-    A rule that restarts was written by whoever owns the job: it counts as an announcement. Others are observed: no job
-    is ended for them.
+    The job's owner wrote a rule that restarts for this purpose: it counts as an announcement. Other rules are only
+    observed: no job is ended for them.
     """
     ends = [rule for rule in log_seen.broken if rule.restarts]
     found = ends or log_seen.broken

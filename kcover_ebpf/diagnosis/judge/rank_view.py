@@ -1,4 +1,4 @@
-"""What this host knows of a process beyond its state, added to its snapshot: thresholds, connections, stop signal."""
+"""Completes the snapshot of a process by what else this host knows: thresholds, connections, stop signal."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from kcover_ebpf.tunables.host import LINKS_OF_A_RANK
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """What was learned of the whole job, for the snapshots of its processes."""
+    """What was learned about the whole job, for the snapshots of its processes."""
 
     now_ns: int
     ends: EndpointIndex
     known: KnownWaits
     thresholds_s: Mapping[Pid, float]
-    """Of living ranks."""
+    """Stall threshold in seconds of each living rank."""
     stop_signals: Mapping[Pid, SignalSent]
     world_size: int | None
     python: Mapping[Pid, tuple[PythonFrame, ...]]
-    """Where ranks are in their programs, of those that were read."""
+    """Python frames of the ranks that were read."""
     sends_alike: bool | None = None
-    """As in `RankSnapshot`."""
+    """Whether all ranks sent at the same time while healthy, as in `RankSnapshot`; None if unknown."""
 
 
 def completed(rank: RankSnapshot, process: ProcessHistory, habits: Habits) -> RankSnapshot:
-    """The snapshot of a process from its state and what is known of it otherwise."""
+    """The snapshot of a process, completed by everything else that is known about it."""
     is_rank, talks = rank.role is Role.RANK, bool(process.sockets)
     return replace(
         rank,
@@ -95,7 +95,7 @@ def _sockets(process: ProcessHistory, habits: Habits) -> tuple[SocketSnapshot, .
 
 
 def _shown(samples: Sequence[SocketSample], payload: Collection[int]) -> Sequence[SocketSample]:
-    """All, or of very many those by which a rank is judged and reported: what is left out is idle, and no payload."""
+    """All connections, or of very many those that matter for the judgement: the rest is idle and carries no payload."""
     if len(samples) <= LINKS_OF_A_RANK:
         return samples
     judged = [sample for sample in samples if sample.fd in payload or _is_loaded(sample)]

@@ -1,4 +1,4 @@
-"""The planned end of a run: most ranks have left with code 0, and nothing is restarted for those that are there."""
+"""The planned end of a run: most ranks have exited with code 0, and nothing is restarted for the remaining ones."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kcover_ebpf.tunables.certainty import RUN_END_S
 
 
 def at_run_end(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
-    """None before that; UNKNOWN with the rank that keeps the run from its end, once it was silent for `RUN_END_S`.
+    """WORKING while the last ranks end; UNKNOWN with the rank that delays the end, after `RUN_END_S` of silence.
 
-    It saves, uploads, or hangs at its exit.
+    That rank saves, uploads, or hangs at its exit. None before the end of a run.
     """
     left = sum(rank.state is State.LEFT for rank in snapshot.left.values())
     if not ranks or left <= len(ranks):

@@ -1,7 +1,7 @@
-"""Which process of a job has which end of a connection, and which connections carry the training's data.
+"""Owners of the ends of a job's connections, and the connections that carry payload.
 
-Only those say how far a rank has come: a store and NCCL's RAS are asked every second, whatever the training does, and
-what leads out of the job is none of its links.
+Only payload connections show progress: the store and NCCL RAS are polled regardless of training, and connections
+leaving the job are not links between ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kcover_ebpf.tunables.diagnosis import (
 )
 
 SERVICE_PORTS = 1024
-"""Below this are services (HTTPS, NFS, SSH): no rank listens there."""
+"""Ports below this belong to services (HTTPS, NFS, SSH): no rank listens there."""
 
 
 class Connection(Protocol):
@@ -46,22 +46,22 @@ class Connected(Protocol):
 
     @property
     def pid(self) -> Pid:
-        """Its number."""
+        """Pid on this host; in a gathered snapshot, the new pid."""
 
     @property
     def role(self) -> Role | None:
-        """What it is for in its job; None while that is not known."""
+        """Role in its job; None while unknown."""
 
     @property
     def connections(self) -> Iterable[Connection]:
-        """Its sockets, in any order."""
+        """Its connections by their ends, in any order."""
 
 
 class EndpointIndex:
-    """Which process of the job holds which end of a connection."""
+    """Index of the ends of all connections of a job's processes."""
 
     def __init__(self, processes: Iterable[Connected], *, elsewhere: bool | None = False) -> None:
-        """`elsewhere`: some ranks of the job are on hosts that are not seen; None where that is not known."""
+        """`elsewhere`: some ranks of the job are on hosts that are not observed; None if that is unknown."""
         self._owner: dict[Pair, Pid] = {}
         self._launchers: set[Pair] = set()
         self._ranks: set[Pid] = set()
@@ -70,11 +70,11 @@ class EndpointIndex:
         self._outside: dict[Pid, list[SocketSample]] = {}
         processes = list(processes)
         seen = [connected for connected in processes if isinstance(connected, ProcessHistory)]
-        self._views = [view for view in seen if view.role is Role.RANK]
+        self._views = [history for history in seen if history.role is Role.RANK]
         self._ranks_and_launchers = [
-            view for view in seen if view.role in (Role.RANK, Role.LAUNCHER)
+            history for history in seen if history.role in (Role.RANK, Role.LAUNCHER)
         ]
-        # a child inherits the connections of its rank: they are the rank's
+        # a child inherits the connections of its rank, which count as the rank's
         for process in sorted(processes, key=lambda connected: connected.role is not Role.RANK):
             if process.role is Role.RANK:
                 self._ranks.add(process.pid)
@@ -90,7 +90,7 @@ class EndpointIndex:
         return self._owner.get((connection.remote, connection.local))
 
     def joins_ranks(self, pid: Pid, connection: Connection) -> bool:
-        """True for a connection of `pid` to another rank: to one that is seen, or maybe to one on another host."""
+        """True for a connection of `pid` to another rank, either an observed one or possibly one on another host."""
         peer = self.peer(connection)
         if peer is not None:
             return peer != pid and peer in self._ranks
@@ -103,11 +103,11 @@ class EndpointIndex:
         )
 
     def payload_fds(self, process: ProcessHistory) -> list[int]:
-        """Descriptors of the connections of a rank to other ranks that carry the training's data.
+        """Descriptors of a rank's connections to other ranks that carry payload.
 
-        Those that did so in healthy passes, at least twice and not ten times more rarely than the busiest. Of a
-        process that was never seen healthy what its connections carried since it began decides: to a rank, as far as
-        it is known where ranks are.
+        They did so in healthy passes, at least twice and not ten times more rarely than the busiest one. For a process
+        that was never seen healthy, the bytes since it began decide: sent to a rank, as far as the ranks' hosts are
+        known.
         """
         if process.pid not in self._payload:
             ours = self._sent_to_ranks(process)
@@ -120,7 +120,7 @@ class EndpointIndex:
         return [sample for sample in _carriers(process) if self.joins_ranks(process.pid, sample)]
 
     def outside(self, process: ProcessHistory) -> list[SocketSample]:
-        """The connections of the process itself that lead outside the job, and that it has begun."""
+        """The connections that the process itself opened and that lead outside the job."""
         if process.pid not in self._outside:
             self._outside[process.pid] = [
                 sample
@@ -133,9 +133,9 @@ class EndpointIndex:
         return self._outside[process.pid]
 
     def leads_outside(self, pid: Pid, connection: Connection) -> bool:
-        """True where the far end is no process of the job: neither here, nor where ranks elsewhere are known to be.
+        """True if the far end is no process of the job, neither here nor on a host that is known to have ranks.
 
-        While no rank elsewhere is known by its data, each address that may be one's is taken for one.
+        While no rank elsewhere is known by its payload, each address that may be a rank's is taken for one.
         """
         pair = connection.remote, connection.local
         if pair in self._owner or pair in self._launchers:
@@ -146,12 +146,13 @@ class EndpointIndex:
 
     @cached_property
     def _far_hosts(self) -> frozenset[str]:
-        """Addresses at which ranks elsewhere are known to be.
+        """Addresses of hosts that are known to have ranks.
 
-        Those to which ranks here send data of the training, and did while it was healthy, as often as to others. Also
-        those whose connections are closed: the others may have left. Who has connected to a rank here, and where the
-        job's store is, is a rank as well: a data set may be fetched long before there is a step, and while none of the
-        former is among these nothing was learned of ranks. Where no one has met, what was sent decides.
+        Ranks here send payload to them, and did so in healthy times as often as to others. Closed connections count
+        too, because those ranks may have left. An address that connected to a rank here, or that is the job's store,
+        belongs to a rank as well: a data set may be fetched long before there is a step. So while none of these
+        addresses is among those with payload, nothing was learned about ranks from payload. If no rank has met another
+        one, bytes sent decide.
         """
         passes: Counter[str] = sum(
             (process.traffic.payload_hosts for process in self._views), Counter()
@@ -164,7 +165,7 @@ class EndpointIndex:
         return met or self._sent_to()
 
     def _met(self) -> frozenset[str]:
-        """Addresses elsewhere from which a rank or launcher here took a connection, and that of the job's store."""
+        """Addresses elsewhere from which a rank or launcher here accepted a connection, and that of the job's store."""
         return frozenset(
             sample.remote[0]
             for process in self._ranks_and_launchers
@@ -190,7 +191,7 @@ def _pairs(process: Connected) -> Collection[Pair]:
 
 
 def is_accepted(process: ProcessHistory, accepted_sample: SocketSample) -> bool:
-    """True where the other end began it: who answers questions, ours of NCCL's RAS as well, asks none."""
+    """True if the other end opened it: a process that only answers requests, ours to NCCL RAS too, makes none."""
     return process.links.listens_on(accepted_sample.local[1])
 
 
@@ -215,12 +216,12 @@ def trains_elsewhere(process: ProcessHistory, sample: SocketSample) -> bool:
 
 
 def payload_sockets(process: ProcessHistory, endpoints: EndpointIndex) -> Iterator[SocketSample]:
-    """The connections of a rank to other ranks that carry the training's data, as `EndpointIndex.payload_fds` says."""
+    """The connections of a rank to other ranks that carry payload, as `EndpointIndex.payload_fds` selects them."""
     return (process.sockets[fd] for fd in endpoints.payload_fds(process))
 
 
 def _carriers(process: ProcessHistory) -> Sequence[SocketSample]:
-    """Its connections that ever carried payload; those that did so all their life, where nothing was learned yet."""
+    """Connections that ever carried payload; for an unlearned process, those that did so all their life."""
     if _is_learned(process):
         carriers = process.traffic.carriers
         return [sample for sample in process.connections if sample.fd in carriers]
@@ -243,7 +244,7 @@ def _is_learned(process: ProcessHistory) -> bool:
 
 
 def last_send_ns(process: ProcessHistory, endpoints: EndpointIndex) -> int:
-    """When a rank last sent data of the training to another one; 0 if that is not known."""
+    """When a rank last sent payload to another one, boottime; 0 if unknown."""
     times = (
         payload_socket.last_send_ns
         for payload_socket in payload_sockets(process, endpoints)
@@ -255,7 +256,7 @@ def last_send_ns(process: ProcessHistory, endpoints: EndpointIndex) -> int:
 def newest_sender(
     views: Mapping[Pid, ProcessHistory], endpoints: EndpointIndex
 ) -> tuple[Pid, float] | None:
-    """(the rank that sent after all others, lead in seconds); None without a clear lead."""
+    """(the rank that sent after all others, its lead in seconds); None without a clear lead."""
     times = sorted(
         ((last_send_ns(process, endpoints), pid) for pid, process in views.items()), reverse=True
     )

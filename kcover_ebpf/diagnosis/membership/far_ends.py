@@ -1,7 +1,7 @@
-"""Where the connections of a job's processes lead: to which of them, or away. Pure.
+"""Far ends of the connections of a job's processes: another process of the job, or none. Pure.
 
-A process may have thousands of connections. They are gone through when one of them changed, and never more than
-`LINKS_A_PASS` of them a pass on average; in between a pass goes through the pairs of processes alone.
+A process may have thousands of connections. They are resolved again when one of them changed, and never more than
+`LINKS_A_PASS` of them a pass on average; other passes use the pairs of processes found before.
 """
 
 from __future__ import annotations
@@ -23,21 +23,24 @@ _DEEPEST = 8
 
 @dataclass(slots=True)
 class LinksOf:
-    """Where the established connections of one process lead."""
+    """Far ends of the established connections of one process."""
 
     peers: dict[Pid, list[int]] = field(default_factory=dict)
-    """Descriptors of its own connections (none that it inherited) by the process at the other end."""
+    """Process at the other end -> descriptors of its own connections to it (without inherited ones)."""
     away: dict[int, bool] = field(default_factory=dict)
-    """By descriptor, those to none of the job here; True for its own."""
+    """Descriptors of connections to no process of the job here; True for its own, False for an inherited one."""
     ports_away: dict[str, bool] = field(default_factory=dict)
-    """By either port of such a connection, none of it a service's; True where one of them is its own."""
+    """Both ports of each such connection unless one is a service's; True if one of the connections is its own."""
 
 
 _NONE = LinksOf()
 
 
 class FarEnds:
-    """Of all processes of one job; what changes is found within a pass, in jobs of very many connections later."""
+    """Far ends of all processes of one job.
+
+    Changes are found within a pass, and later in jobs with very many connections.
+    """
 
     def __init__(self) -> None:
         self._key: object = None
@@ -45,7 +48,7 @@ class FarEnds:
         self._links: Mapping[Pid, LinksOf] = {}
 
     def observe(self, views: _Views) -> None:
-        """Once a pass: take what changed."""
+        """Once a pass: resolve the connections again if they changed."""
         self._wait_passes -= 1
         key = [(pid, process.ppid, process.links.version) for pid, process in views.items()]
         if key == self._key or self._wait_passes > 0:
@@ -56,7 +59,7 @@ class FarEnds:
         self._wait_passes = count // LINKS_A_PASS
 
     def of(self, pid: Pid) -> LinksOf:
-        """Those of one process, as of the last time that anything was found to have changed."""
+        """Far ends of one process, as of the last change."""
         return self._links.get(pid, _NONE)
 
 
@@ -81,7 +84,7 @@ def _links_of(views: _Views) -> Mapping[Pid, LinksOf]:
 
 
 def _holders(views: _Views) -> Mapping[Pair, Pid]:
-    """Who holds which end of a connection: of those that inherited it, whoever it was inherited from."""
+    """Owner of each end of a connection: of the processes that share an inherited one, the topmost."""
     found: dict[Pair, Pid] = {}
     for pid in _from_the_top(views):
         for pair in views[pid].links.pairs:

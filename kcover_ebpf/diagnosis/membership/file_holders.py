@@ -1,6 +1,6 @@
-"""Which processes of a job hold the other end of a file that one of them waits for, at one moment.
+"""Processes of a job that have the other end of a file open that one of them waits for, at one moment.
 
-Asked about each process in turn: a container of thousands that wait for one pipe must not cost their square.
+The index is built once: a container of thousands of processes that wait for one pipe must not cost their square.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from kcover_ebpf.ids import Inode, Pid
 
 
 class FileHolders:
-    """Of the members as they are when it is first asked."""
+    """Index of open files, for the members at the first query."""
 
     def __init__(self, members: Members, endpoints: EndpointIndex) -> None:
         self._members, self._ends = members, endpoints
 
     def of(self, pid: Pid, waited: WaitedFile) -> tuple[Pid, ...]:
-        """Living processes of the job that hold the other end of a pipe or connection."""
+        """Living processes of the job that have the other end of a pipe or connection open."""
         process = self._members.views[pid]
         socket = process.sockets.get(waited.fd)
         if socket is not None:
@@ -31,7 +31,7 @@ class FileHolders:
         return tuple(sorted(self._opened_by.get(_far_inode(process, waited), set()) - {pid}))
 
     def is_own(self, pid: Pid, waited: WaitedFile) -> bool:
-        """True where the process has both ends of a pipe or pair of sockets, and no other one of the job has any."""
+        """True if the process has both ends of a pipe or pair of sockets, and no other process of the job has one."""
         process = self._members.views[pid]
         far_inode = _far_inode(process, waited)
         fds = {
@@ -52,7 +52,7 @@ class FileHolders:
 
 
 def _far_inode(process: ProcessHistory, waited: WaitedFile) -> Inode:
-    """Of the other end: both ends of a pipe have the same."""
+    """Inode of the other end: both ends of a pipe have the same."""
     for descriptor in process.descriptors.values():
         if descriptor.fd == waited.fd:
             return descriptor.peer_inode or descriptor.inode

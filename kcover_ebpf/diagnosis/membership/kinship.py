@@ -1,11 +1,11 @@
-"""Ranks by what they do: processes that one program started, and that are connected to each other.
+"""Ranks recognised by behaviour: processes that one program started, and that are connected to each other.
 
-`mp.spawn`, a notebook's launcher and Ray Train number their ranks inside the processes, where it cannot be seen.
-But data loaders and helpers have no connections to each other, and ranks have some from the moment at which they
-form a process group. Once seen, they are ranks for as long as they live.
+`mp.spawn`, a notebook's launcher and Ray Train number their ranks inside the processes, which cannot be observed. But
+data loaders and helpers have no connections to each other, and ranks have some from the moment at which they form a
+process group. Once recognised, they are ranks for as long as they live.
 
-A rank that is connected to another rank is one for certain: what it starts belongs to it, also if that is connected
-to each other. One that is connected to none may only watch what it forked (`monitors`).
+A rank that is connected to another rank is certain: the processes that it starts belong to it, even if they are
+connected to each other. A rank that is connected to none may only watch the program that it forked (`monitors`).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _DIGITS = str.maketrans("", "", "0123456789")
 
 
 class Kinship:
-    """Which processes of one job have joined others like them."""
+    """The processes of one job that have joined others like them."""
 
     def __init__(self) -> None:
         self.joined: set[Pid] = set()
-        """Ranks for what they do."""
+        """Ranks recognised by their behaviour."""
         self.settled: set[Pid] = set()
         """Ranks that are connected to another rank."""
         self._candidates: list[Pid] = []
@@ -48,17 +48,17 @@ class Kinship:
         self._candidates_passes = 0
 
     def forget_candidates(self) -> None:
-        """A process came, went or is known better: who may be a rank is looked up anew."""
+        """A process came, went or became better known: look for possible ranks again."""
         self._candidates_passes = 0
 
     def forget(self, pid: Pid) -> None:
-        """A process is gone for good: its number may be used again."""
+        """Forget a process that is gone for good: its pid may be used again."""
         self.joined.discard(pid)
         self.settled.discard(pid)
         self.forget_candidates()
 
     def candidates(self, views: _Views) -> list[Pid]:
-        """Living processes that may be ranks: siblings of one program, below none that is a rank for certain."""
+        """Living processes that may be ranks: siblings of one program, with no certain rank above them."""
         if self._candidates_passes <= 0:
             self._candidates_passes = CANDIDATES_PASSES
             self._candidates = self._find_candidates(views)
@@ -103,14 +103,14 @@ class Kinship:
         return numbered or owner.pid in self.settled or owner.pid in self.joined
 
     def observe(self, views: _Views) -> bool:
-        """Once a pass: take who is connected to whom; True if that shows who is a rank better than before."""
+        """Once a pass: read which processes are connected; True if that shows more about which are ranks."""
         self._candidates_passes -= 1
         asked = [pid for pid in self.candidates(views) if views[pid].links.fds]
         starters = {
             process.seen.ppid for pid in self.joined if (process := views.get(pid)) and process.seen
         }
         unsettled = [
-            pid for pid, view in views.items() if view.links.fds and self._is_open(view, starters)
+            pid for pid in views if views[pid].links.fds and self._is_open(views[pid], starters)
         ]
         if not asked and not unsettled:
             return False
@@ -135,7 +135,7 @@ class Kinship:
     def _join_watched(
         self, process: ProcessHistory, other_process: ProcessHistory, watched: Mapping[Pid, Pid]
     ) -> None:
-        # a fork that is connected to a rank, or to the fork of another one, does the work of the rank that forked it
+        # a fork that is connected to a rank, or to another rank's fork, does the work of the rank that forked it
         owners = {
             watched.get(process.pid, process.pid),
             watched.get(other_process.pid, other_process.pid),
@@ -182,9 +182,9 @@ class Kinship:
 def _leads_to_ranks(
     process: ProcessHistory, links: LinksOf, watched: Collection[Pid]
 ) -> list[bool]:
-    """What connects a numbered rank, or its fork, to ranks on other hosts: to their store, or with payload.
+    """Connections of a numbered rank, or of its fork, to ranks on other hosts: to their store, or with payload.
 
-    For each found, whether the connection is its own rather than inherited.
+    Each is True if the connection is its own rather than inherited.
     """
     member, seen = process.membership, process.seen
     if member is None or seen is None or member.rank is None:
@@ -207,20 +207,20 @@ def _moved_ns(process: ProcessHistory) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """What a process is called; digits, by which one of several differs from the others, are left out."""
+    """Name of a process without digits, which only number several processes of one program."""
 
     comm: str
-    """What it calls itself now."""
+    """Its present comm, without digits."""
     words: tuple[str, str] | None
-    """Its program and its script, as when they were read; None if it had no arguments, or a title over them."""
+    """Its program and its script when they were read; None if it had no arguments, or a title in their place."""
     is_renamed: bool
-    """It had arguments when it was read, and has taken its name since."""
+    """It had arguments when it was read, and has changed its name since."""
 
     def is_like(self, other_name: _Name) -> bool:
         """True if both may run one program.
 
-        Actors of Ray differ in nothing but the titles that they give themselves, after some seconds: those that were
-        read before have the arguments of their worker, and those that were read later have none.
+        Actors of Ray differ only in the titles that they give themselves after some seconds: those that were read
+        before have the arguments of their worker, and those that were read later have none.
         """
         if self.comm != other_name.comm:
             return False
@@ -230,7 +230,7 @@ class _Name:
 
 
 def _alike(group: Mapping[Pid, _Name]) -> list[Pid]:
-    """Those that are like another one; all call themselves alike."""
+    """Processes of a group with one comm that are like another process of the group."""
     count = Counter(name.words for name in group.values())
     renamed = any(name.is_renamed for name in group.values())
     return [
@@ -258,7 +258,7 @@ def _name_of(argv: tuple[str, ...], before: str, comm: str) -> _Name | None:
     if len(argv) == 1:
         return _Name(called, None, is_renamed=False)
     script = next((word for word in argv[1:] if not word.startswith("-")), "")
-    # what multiprocessing starts differs in the number of a pipe
+    # processes of multiprocessing differ in the number of a pipe
     words = basename(argv[0]), script.translate(_DIGITS)
     return _Name(called, words, is_renamed=before != comm)
 

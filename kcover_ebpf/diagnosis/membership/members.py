@@ -1,4 +1,4 @@
-"""The processes of a job: who they are, who belongs to whom, who holds the other end of a file."""
+"""The processes of a job: their identities, their owners, and the open files that connect them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from kcover_ebpf.tunables.diagnosis import ESTABLISHED_NS
 
 _DEEPEST = 8
 _MOST_CANDIDATES = 256
-"""Processes that may be ranks and whose connections are read: each costs a descriptor, and some 5 us a pass."""
+"""Processes that may be ranks and whose connections are read, at most: each costs a descriptor, and some 5 us a
+pass."""
 
 
 class Members:
-    """All processes of one job that are known, the ranks that ended included."""
+    """All known processes of one job, including ranks that have ended."""
 
     def __init__(self) -> None:
         self.views: dict[Pid, ProcessHistory] = {}
@@ -36,13 +37,13 @@ class Members:
 
     @property
     def roster(self) -> Roster:
-        """Who is what; made anew where a process came, went, or is known better since."""
+        """Index of the processes by role; computed again after a process came, went or became better known."""
         if self._roster is None:
             self._roster = roster_of(self.views)
         return self._roster
 
     def view(self, pid: Pid, now_ns: int) -> ProcessHistory:
-        """The process, made known if it is new."""
+        """The process, added if it is new."""
         process = self.views.get(pid)
         if process is None:
             process = self.views[pid] = ProcessHistory(pid, now_ns)
@@ -50,22 +51,22 @@ class Members:
         return process
 
     def rename(self) -> None:
-        """Something was learned about who a process is: roles are decided anew at the next `classify`."""
+        """Something was learned about the identity of a process: the next `classify` decides roles again."""
         self._stale = True
         self._changed()
 
     def on_exec(self, process: ProcessHistory) -> None:
-        """It became another program, of which nothing was read yet."""
+        """Note that a process became another program, about which nothing was read yet."""
         process.on_exec()
         self._changed()
 
     def forget_descriptors(self) -> None:
-        """What was seen open in detail is not kept up to date any more."""
+        """Drop the open files seen in detail, which are no longer kept up to date."""
         for process in self.views.values():
             process.descriptors.clear()
 
     def classify(self) -> bool:
-        """Determine roles anew if anything changed; True if it did."""
+        """Decide roles again if anything changed; True if it did."""
         if not self._stale:
             return False
         self._stale = False
@@ -74,8 +75,8 @@ class Members:
         return True
 
     def _decide(self) -> None:
-        gone = {pid for pid, view in self.views.items() if view.exit is not None}
-        seen = [view.seen for view in self.views.values() if view.seen is not None]
+        gone = {pid for pid, history in self.views.items() if history.exit is not None}
+        seen = [history.seen for history in self.views.values() if history.seen is not None]
         joined = self.kinship.joined
         found = classify(seen, joined, gone, self.kinship.settled)
         numbered = any(
@@ -89,8 +90,8 @@ class Members:
                 # what ran before the ranks had numbers was a wrapper around them
                 self._forget(pid)
         self._changed()
-        for process in [view for view in self.views.values() if self._is_replaced(view)]:
-            self._forget(process.pid)
+        for replaced in [pid for pid in self.views if self._is_replaced(self.views[pid])]:
+            self._forget(replaced)
         living = [member for pid, member in found.items() if pid not in gone]
         self._learn_world_size(living or found.values())
 
@@ -103,9 +104,9 @@ class Members:
         return again is not None and again.pid in self.kinship.joined
 
     def _has_prepared(self, process: ProcessHistory, process_exit: ProcessExit) -> bool:
-        """True if it ended well and the living rank of its number is the script that ran it, or came after it.
+        """True if it ended well and the living rank with its number is the script that ran it, or came after it.
 
-        One that failed stays: by its number it is known to be there again.
+        A failed one is kept: its number shows that it was restarted.
         """
         again = (
             self.successor(process) if not (process_exit.signal or process_exit.exit_code) else None
@@ -123,7 +124,7 @@ class Members:
         return unnumbered and process.pid not in self.kinship.joined
 
     def _learn_world_size(self, found: Iterable[Membership]) -> None:
-        # what surrounds ranks without numbers may have that of its node, and the number of nodes
+        # programs around ranks without numbers may have the number of their node, and the number of nodes
         ranks = [membership for membership in found if membership.role is Role.RANK]
         if ranks:
             known = next((rank.world_size for rank in ranks if rank.world_size), None)
@@ -131,7 +132,7 @@ class Members:
             self.world_size = known or (None if unnumbered else self.world_size)
 
     def meet(self) -> None:
-        """Once a pass: see who is connected to whom, and so who is a rank."""
+        """Once a pass: read which processes are connected, which shows which are ranks."""
         if self.kinship.observe(self.views):
             self.rename()
 
@@ -141,9 +142,9 @@ class Members:
         self.kinship.forget(pid)
 
     def leave(self, pid: Pid, process_exit: ProcessExit, *, learns: bool) -> None:
-        """A process ended; `learns`: beside healthy training.
+        """Note the end of a process. `learns`: the job was training and healthy.
 
-        Those with a rank stay known, so that who waits for them can be explained.
+        Processes of a rank stay known, so that waits for them can be explained.
         """
         process = self.views[pid]
         if learns:
@@ -152,7 +153,7 @@ class Members:
         process.exit = process_exit
         self._changed()
         member = process.membership
-        # what a script runs before the training ends when it likes: no rank will wait for it
+        # a program that a script runs before the training ends at any time: no rank will wait for it
         prepared = not (
             process_exit.signal or process_exit.exit_code or established(process, process_exit)
         )
@@ -161,7 +162,7 @@ class Members:
             self._forget(pid)
 
     def _learn_helper(self, process: ProcessHistory, process_exit: ProcessExit) -> None:
-        # what began and ended beside healthy training explains no wait, and so its like
+        # a program that began and ended during healthy training explains no wait, nor do later runs of it
         member = process.membership
         owner = self.views.get(member.owner) if member is not None and member.owner else None
         if owner is None or member is None or member.role not in (Role.HELPER, Role.COMPILER):
@@ -193,7 +194,7 @@ class Members:
         return False
 
     def successor(self, ended_process: ProcessHistory) -> ProcessHistory | None:
-        """The living rank that took the place of one that ended: by its number, or by its start where it has none."""
+        """The living rank that replaced an ended one: by its number, else by its start; None if there is none."""
         rank = ended_process.rank
         for process in self.ranks.values():
             member = process.membership
@@ -206,10 +207,10 @@ class Members:
         return None
 
     def supersede(self, failed_process: ProcessHistory) -> list[Pid]:
-        """Forget the ranks that had ended before this one began and that have a successor, once it fails as well.
+        """Forget the ranks that ended before this one began and that were replaced, once this one fails as well.
 
-        Returns them: none where it took no other's place. What is left explains the failure that there is now: a
-        container that is started anew without end would leave ranks without end.
+        Returns them; empty if this one replaced none. The rest explains the present failure. Without this, a container
+        that is restarted endlessly would leave ranks endlessly.
         """
         rank = failed_process.rank
         if rank is None or failed_process.role is not Role.RANK:
@@ -228,7 +229,7 @@ class Members:
         return found
 
     def launcher_of(self, process: ProcessHistory) -> ProcessHistory | None:
-        """The living launcher that started it; None where there is none."""
+        """The living launcher that started it; None if there is none."""
         above = self.views.get(process.ppid) if process.ppid is not None else None
         for _ in range(_DEEPEST):
             if above is None or above.exit is not None:
@@ -239,7 +240,7 @@ class Members:
         return None
 
     def supersede_former(self) -> list[Pid]:
-        """Forget the ranks of an earlier incarnation: their launcher has started all of its living ones since.
+        """Forget the ranks of an earlier start: their launcher has started all of its living ones since.
 
         Returns them. An elastic job that forms again has other numbers, and maybe fewer of them.
         """
@@ -262,29 +263,29 @@ class Members:
 
     @property
     def all_ranks(self) -> Mapping[Pid, ProcessHistory]:
-        """Ranks, living or not."""
+        """All ranks, including those that have ended."""
         return self.roster.all_ranks
 
     @property
     def ranks(self) -> Mapping[Pid, ProcessHistory]:
-        """Living ranks."""
+        """The ranks that have not ended."""
         return self.roster.ranks
 
     @property
     def has_ended(self) -> bool:
-        """True if a rank has ended and none has taken its place, as far as that is known."""
+        """True if a rank has ended and, as far as known, was not replaced."""
         return len(self.all_ranks) > len(self.ranks)
 
     @property
     def local_size(self) -> int | None:
-        """Ranks that their launcher started on this host; None where none says so, or they do not agree."""
+        """Number of ranks that their launcher started on this host; None if unknown, or if the ranks disagree."""
         return self.roster.local_size
 
     @property
     def expected(self) -> int | None:
-        """Ranks that should be on this host in the end; None where it is unknown how many there are.
+        """Number of ranks that this host should have in the end; None if unknown.
 
-        Where it is not known how many of them are elsewhere, all.
+        If it is unknown how many of them are elsewhere, all ranks of the job.
         """
         local, world = self.local_size, self.world_size
         if local is None or world is None:
@@ -293,20 +294,20 @@ class Members:
         return min(world, max(local, len(self.all_ranks)))
 
     def others_elsewhere(self, *, whole: bool) -> bool | None:
-        """Whether ranks are on hosts that are not seen: connections to unknown processes may lead to them.
+        """True if ranks are on hosts that are not observed: connections to unknown processes may lead to them.
 
-        None where that is not known. `whole`: every rank should be here, where no launcher says otherwise.
+        None if unknown. `whole`: every rank should be here, unless a launcher says otherwise.
         """
         size, known = self.world_size, self.all_ranks
         if size is not None:
             return size > len(known)
-        # a rank that has a number and is alone here has its peers elsewhere, or none
+        # a rank with a number that is alone here has its peers elsewhere, or has none
         numbered = [process.rank is not None for process in known.values()]
         return None if numbered == [True] or not whole else False
 
     @property
     def connected(self) -> list[Pid]:
-        """Living processes whose connections show something: ranks, launchers, and what may turn out to be a rank."""
+        """Living processes whose connections matter: ranks, launchers, and processes that may be ranks."""
         roles = (Role.RANK, Role.LAUNCHER)
         alive = (
             (pid, process.membership) for pid, process in self.views.items() if process.exit is None
@@ -324,7 +325,7 @@ class Members:
         return self.roster.children.get(pid, ())
 
     def kind(self, pid: Pid, waited: WaitedFile) -> str:
-        """What a file really is: the sampler knows what the name of a descriptor does not say."""
+        """The real kind of a file: the sampler knows more than the name of a descriptor."""
         process = self.views[pid]
         if waited.fd in process.sockets:
             return "tcp"
@@ -337,7 +338,7 @@ class Members:
 
 
 def established(process: ProcessHistory, process_exit: ProcessExit) -> bool:
-    """True if a process that ends took part in the job: it had talked to a rank, or was there for seconds."""
+    """True if a process that ends took part in the job: it exchanged data with a rank, or existed for seconds."""
     return (
         process.peer_bytes_ns > 0
         or process_exit.boottime_ns - process.first_seen_ns >= ESTABLISHED_NS

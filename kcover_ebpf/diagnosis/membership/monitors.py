@@ -1,4 +1,4 @@
-"""Programs with the number of a rank that only watch the one program that they forked: that one is the rank. Pure.
+"""Programs with the number of a rank that only watch the one program that they forked, which is the rank. Pure.
 
 In-process restart (as of NVRx) and some supervisors are started as a rank is, fork, and wait. The fork inherits the
 number and forms the process group; its parent is connected to no rank.
@@ -16,9 +16,9 @@ from kcover_ebpf.model.roles import Role
 
 
 def forked_once(views: Mapping[Pid, ProcessHistory], certain: Collection[Pid]) -> Mapping[Pid, Pid]:
-    """By living child, the parent that may only watch it: it has the number of a rank, and no other child like it.
+    """Living child -> the parent that may only watch it: it has the number of a rank, and no other child like it.
 
-    `certain`: those that are connected to a rank, and so are one themselves.
+    `certain`: processes that are connected to a rank, and so are ranks themselves.
     """
     found: dict[Pid, list[Pid]] = defaultdict(list)
     for pid, process in views.items():

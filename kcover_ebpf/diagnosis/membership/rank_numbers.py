@@ -1,9 +1,9 @@
-"""Which number a rank was given, by its environment, by its command line, or by its pod; and which are missing.
+"""The number that a rank was given, by its environment, its command line or its pod; and the missing numbers.
 
-Sources of the variables: torchrun (RANK, WORLD_SIZE), Open MPI (OMPI_COMM_WORLD_*), PMIx and PMI, Horovod
-over gloo, Slurm, JAX, Paddle. Lightning's own launcher sets LOCAL_RANK, NODE_RANK and WORLD_SIZE for the processes
-that it starts, and none for the first. What Kubernetes' controllers set in a pod is its place in the gang, the
-rank of its topmost program where that has no other: batch Job (JOB_COMPLETION_INDEX), LeaderWorkerSet, Trainer.
+Sources of the variables: torchrun (RANK, WORLD_SIZE), Open MPI (OMPI_COMM_WORLD_*), PMIx and PMI, Horovod over gloo,
+Slurm, JAX, Paddle. Lightning's own launcher sets LOCAL_RANK, NODE_RANK and WORLD_SIZE for the processes that it starts,
+and none for the first. Kubernetes' controllers set the pod's place in the gang, which is the rank of its topmost
+program if that has no other: batch Job (JOB_COMPLETION_INDEX), LeaderWorkerSet, Trainer.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _POD_VARIABLES = ("PET_NODE_RANK", "LWS_WORKER_INDEX", INDEX)
 _NODE = "NODE_RANK"
 RECORDER_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 RECORDER_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-"""Where PyTorch's flight recorder listens and writes, as beginnings of paths; the first that is set counts."""
+"""Beginnings of the paths at which PyTorch's flight recorder listens and writes; the first that is set counts."""
 MOST_RANKS = 1 << 16
-"""Numbers that are considered: the size of a world is what a program's environment claims."""
+"""Largest world that is considered: its size is a claim of a program's environment."""
 _RESTARTS = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"
-"""What torchrun sets: how often it has started its ranks again, and how often it will."""
+"""Variables of torchrun: how often it has restarted its ranks, and how often it may."""
 _LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"
-"""By which the replica groups of torchft find each other."""
+"""Variable by which the replica groups of torchft find each other."""
 RANK_ENVIRON = frozenset(
     {name for pair in _RANK_VARIABLES for name in pair}
     | set(_POD_VARIABLES)
@@ -49,13 +49,13 @@ RANK_ENVIRON = frozenset(
 """The only environment variables ever read from a watched process."""
 _IDENTITY = (*(name for pair in _RANK_VARIABLES for name in pair), *_LOCAL_RANKS)
 _OPTIONS = ("rank", "local-rank", "process-id", "task-index")
-"""Options by which programs take a number; the first that all ranks of a job have is used."""
+"""Options by which programs take a rank number; the first that all ranks of a job have is used."""
 _SIZE_OPTIONS = ("world-size",)
 _NAMES = frozenset(_OPTIONS + _SIZE_OPTIONS)
 
 
 def rank_of(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """(rank, world size) set by an environment; None where nothing valid is set."""
+    """(rank, world size) in an environment; None for each that is not validly set."""
     for rank_name, size_name in _RANK_VARIABLES:
         rank = _number(environ.get(rank_name))
         if rank is not None:
@@ -65,52 +65,52 @@ def rank_of(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
 
 
 def local_size_of(environ: Mapping[str, str]) -> int | None:
-    """Ranks that the launcher started on this host, set by an environment; None where it is not."""
+    """Number of ranks that the launcher started on this host, by an environment; None if not set."""
     sizes = (_number(environ.get(name)) for name in _LOCAL_SIZES)
     return next((size for size in sizes if size), None)
 
 
 def local_rank_of(environ: Mapping[str, str]) -> int | None:
-    """The number among the ranks of this host, set by an environment; None where it is not."""
+    """Number among the ranks of this host, by an environment; None if not set."""
     numbers = (_number(environ.get(name)) for name in _LOCAL_RANKS)
     return next((number for number in numbers if number is not None), None)
 
 
 def restarts_left(environ: Mapping[str, str]) -> int:
-    """How often its launcher will start a rank again that fails; 0 where it will not, or says nothing."""
+    """How often its launcher will still restart a failed rank; 0 if it will not, or does not say."""
     done, most = (_number(environ.get(name)) for name in _RESTARTS)
     return max(0, most - done) if done is not None and most is not None else 0
 
 
 def lighthouse_of(environ: Mapping[str, str]) -> str | None:
-    """Where the lighthouse of torchft listens, as the environment of a rank says; None where it does not."""
+    """Address of the lighthouse of torchft in the environment of a rank; None if not set."""
     return environ.get(_LIGHTHOUSE) or None
 
 
 def place_of(environ: Mapping[str, str]) -> int | None:
-    """The place of the pod in its gang, set in the environment of each of its processes; None without one."""
+    """Index of the pod in its gang, set in the environment of each of its processes; None without one."""
     numbers = (_number(environ.get(name)) for name in _POD_VARIABLES)
     return next((number for number in numbers if number is not None), None)
 
 
 def identity_of(environ: Mapping[str, str]) -> tuple[str | None, ...]:
-    """All that names a rank; equal to that of the parent where it was only inherited."""
+    """All variables that identify a rank; equal to those of the parent if they were only inherited."""
     return tuple(environ.get(name) for name in _IDENTITY)
 
 
 def is_one_process(environ: Mapping[str, str]) -> bool:
-    """True if what an environment sets is the number of one process of a host, not of a node or a pod."""
+    """True if an environment contains the number of one process of a host, not of a node or a pod."""
     return rank_of(environ)[0] is not None and local_rank_of(environ) is not None
 
 
 def by_node(environ: Mapping[str, str], local: int, local_size: int) -> tuple[int, int | None]:
-    """(rank, world size) of the process `local` of a node with `local_size` ranks, as on each other node."""
+    """(rank, world size) of the process with local rank `local`, if each node has `local_size` ranks."""
     node = _number(environ.get(_NODE)) or 0
     return node * local_size + local, _number(environ.get("WORLD_SIZE")) or None
 
 
 def by_options(commands: Sequence[Sequence[str]]) -> list[int] | None:
-    """The numbers that ranks of one host have on their command lines; None unless each has a different one."""
+    """Rank numbers on the command lines of the ranks of one host; None unless each has a different one."""
     for option in _OPTIONS:
         numbers = [_option(command, option) for command in commands]
         found = [number for number in numbers if number is not None]
@@ -120,13 +120,13 @@ def by_options(commands: Sequence[Sequence[str]]) -> list[int] | None:
 
 
 def size_by_options(command: Sequence[str]) -> int | None:
-    """The world size on a command line; None without one."""
+    """World size on a command line; None without one."""
     sizes = (_option(command, option) for option in _SIZE_OPTIONS)
     return next((size for size in sizes if size), None)
 
 
 def is_number(word: str) -> bool:
-    """True for a word of a command line by which a program may take its number."""
+    """True for a word of a command line that may give a program its number."""
     option, equals, value = word.partition("=")
     if not option.startswith("-"):
         return _number(word) is not None
@@ -153,10 +153,10 @@ def _number(text: str | None) -> int | None:
 
 
 def absent(present: Collection[int], size: int, local_size: int | None = None) -> list[int]:
-    """The numbers in a world of `size` ranks that `present` lacks; sorted.
+    """Numbers missing from `present` in a world of `size` ranks; sorted.
 
-    With `local_size` only those of the host with the lowest rank present: most launchers number the ranks of a host in
-    one run.
+    With `local_size` only those of the host with the lowest rank present: most launchers number the ranks of a host
+    consecutively.
     """
     first = 0 if local_size is None else min(present, default=0) // local_size * local_size
     count = size if local_size is None else local_size
@@ -164,7 +164,7 @@ def absent(present: Collection[int], size: int, local_size: int | None = None) -
 
 
 def lost_before_trace(rank: int, present_count: int, size: int | None, where: str) -> str:
-    """Why a rank is missing of a job that only a trace saw; `where`: "on this host", of all ranks that may be there."""
+    """Reason for a missing rank in a job that only a trace saw. `where`: "on this host", where all ranks may be."""
     return (
         f"rank {rank} is missing: {present_count} of {size} ranks run {where}, "
         "and it ended before this trace, or never started"

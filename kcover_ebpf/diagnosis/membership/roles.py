@@ -1,4 +1,4 @@
-"""Who is a rank: roles of the processes of a job, from their names, environments and parents."""
+"""Roles of the processes of a job, from their names, environments and parents: rank, launcher, loader, helper."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LAUNCHERS = frozenset(
     | {"deepspeed", "accelerate", "raylet", "slurmstepd"}
 )
 _REMOTE = frozenset({"ssh", "rsh"})
-"""What reaches other hosts; it is a rank only where its environment says so."""
+"""Programs that connect to other hosts; they are ranks only if their environment says so."""
 _LAUNCHER_MODULES = frozenset(
     {"torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic"}
     | {"deepspeed.launcher.launch", "accelerate.commands.launch", "horovod.runner.launch"}
@@ -80,14 +80,14 @@ _HELPER_WORDS = (
 )
 _COMPILE_WORKER = "compile_worker"
 SPAWNED = "--multiprocessing-fork"
-"""The word by which a child of Python's multiprocessing is known that was not forked."""
+"""Word in the command line of a child of Python's multiprocessing that was not forked."""
 _HELPER = Membership(Role.HELPER, None, None, None)
-"""Of no rank that is known."""
+"""Membership of a process that belongs to no known rank."""
 PROGRAMS = _SHELLS | _LAUNCHERS | _REMOTE | _COMPILERS
-"""Names of programs by which a role is known."""
+"""Names of programs that have a known role."""
 ROLE_WORDS = _LAUNCHER_MODULES | {SPAWNED}
 ROLE_PARTS = (*_HELPER_WORDS, _COMPILE_WORKER)
-"""Whole words of a command, and parts of words, that show a role as well."""
+"""Whole words of a command, and parts of words, that reveal a role as well."""
 
 
 def classify(
@@ -96,14 +96,14 @@ def classify(
     gone: Collection[Pid] = frozenset(),
     settled: Collection[Pid] = frozenset(),
 ) -> dict[Pid, Membership]:
-    """Roles of all processes of one job; of them `joined` are ranks for what they do, and `gone` have ended.
+    """Roles of all processes of one job. Those in `joined` are ranks by their behaviour; those in `gone` have ended.
 
-    `settled`: those that are connected to ranks. Another program with the number of one of them is a monitor of it.
+    `settled`: processes that are connected to ranks. Another program with the number of one of them is its monitor.
 
-    A rank is a process that was given its own number by the process that started it, or that has joined others like
-    it (`Kinship`); a launcher that serves the store of several is none. Where there is neither, it is the topmost
+    A rank is a process that was given its own number by the process that started it, or that has joined others like it
+    (`Kinship`); a launcher that serves the store of several ranks is none. If there is neither, the rank is the topmost
     process with a rank number that is neither a shell around it nor a launcher. In a job without any rank number every
-    topmost program counts as a rank; its number is the place of its pod, if it has one.
+    topmost program counts as a rank; its number is the index of its pod, if it has one.
     """
     by_pid = {process.pid: process for process in processes}
     alike = {pid for pid in joined if pid in by_pid and not _starts_others(by_pid[pid])}
@@ -128,7 +128,7 @@ def classify(
 def _namesakes(
     ranks: Mapping[Pid, Membership], by_pid: Mapping[Pid, ProcessSeen], settled: Collection[Pid]
 ) -> list[Pid]:
-    """Those that share the number of a rank that is connected to others, run another program, and are not."""
+    """Ranks with the number of a connected rank that run another program and are not connected."""
     owners = {ranks[pid].rank: program(by_pid[pid]) for pid in settled if pid in ranks}
     return [
         pid
@@ -140,7 +140,7 @@ def _namesakes(
 
 
 def _worlds_of_one(ranks: Mapping[Pid, Membership], by_pid: Mapping[Pid, ProcessSeen]) -> list[Pid]:
-    """Trials of a sweep: programs alike, each rank 0 of 1, which numbers none of them among the others."""
+    """Trials of a sweep: programs of one name, each rank 0 of 1, so the number distinguishes none of them."""
     alone: dict[tuple[str, ...], list[Pid]] = defaultdict(list)
     for pid, member in ranks.items():
         if member.world_size == 1 and not member.by_pod:
@@ -192,13 +192,13 @@ def _member(
     if _is_launcher(process):
         return Membership(Role.LAUNCHER, None, None, None)
     if _is_shell(process):
-        # the number belongs to what it starts, but its own end is that rank's end too
+        # the number belongs to the program that it starts, but its own end is that rank's end too
         return Membership(Role.HELPER, rank, None, None, by_pod, rank is not None or anonymous)
     if _program(process) in _COMPILERS or _is_helper(process):
         return _HELPER
     reaches = _program(process) in _REMOTE
     if reaches and (anonymous or (parent is not None and parent.role is Role.LAUNCHER)):
-        # a script that waits for the other hosts asks them by it, before there is any rank
+        # a script that waits for the other hosts contacts them by it, before there is any rank
         return _HELPER
     if rank is None and not anonymous:
         return _HELPER

@@ -1,4 +1,4 @@
-"""Who is what in a job, derived from its processes once and valid until one of them changes."""
+"""Roles of a job's processes in one index, computed once and valid until one of the processes changes."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _Views = Mapping[Pid, ProcessHistory]
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The processes of a job by what they are for."""
+    """The processes of a job, grouped by their purpose."""
 
     all_ranks: _Views
-    """Ranks, living or not."""
+    """All ranks, including those that have ended."""
     ranks: _Views
-    """Living ranks."""
+    """The ranks that have not ended."""
     owned: _Views
     """Living ranks and the living processes that belong to one."""
     loaders: _Views
     """Living children of ranks that run the ranks' own program."""
     children: Mapping[Pid, Sequence[ProcessHistory]]
-    """By rank, the living processes that belong to it, itself not included."""
+    """Rank -> the living processes that belong to it, without itself."""
     local_size: int | None
-    """Ranks that their launcher started on this host; None where none says so, or they do not agree."""
+    """Number of ranks that their launcher started on this host; None if unknown, or if the ranks disagree."""
 
 
 def roster_of(views: _Views) -> Roster:
-    """The roster as of now."""
+    """The roster for the present state of all processes."""
     all_ranks = {
-        pid: view
-        for pid, view in views.items()
-        if view.membership is not None and view.membership.role is Role.RANK
+        pid: process
+        for pid, process in views.items()
+        if process.membership is not None and process.membership.role is Role.RANK
     }
     owned, loaders = {}, {}
     children: dict[Pid, list[ProcessHistory]] = defaultdict(list)
@@ -46,7 +46,7 @@ def roster_of(views: _Views) -> Roster:
         if member is None or member.owner is None:
             continue
         if process.is_dumping and member.owner != pid:
-            # it is waited for until its core is written
+            # its rank waits for it until its core is written
             children[member.owner].append(process)
         if process.exit is not None:
             continue
@@ -55,7 +55,7 @@ def roster_of(views: _Views) -> Roster:
             loaders[pid] = process
         if member.owner != pid:
             children[member.owner].append(process)
-    ranks = {pid: view for pid, view in all_ranks.items() if view.exit is None}
+    ranks = {pid: process for pid, process in all_ranks.items() if process.exit is None}
     return Roster(all_ranks, ranks, owned, loaders, children, _local_size(all_ranks))
 
 

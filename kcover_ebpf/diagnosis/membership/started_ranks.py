@@ -1,8 +1,8 @@
-"""Ranks below the topmost process: those that a program started itself, and the numbers they have.
+"""Ranks below the topmost process: those that a program started itself, and their numbers.
 
-`mp.spawn`, Lightning's `ddp`, Ray Train and a shell loop start the ranks of a host without a launcher that
-is known by its name. What surrounds them may have a number all the same: that of a node (PyTorchJob v1, srun
-with one task a node), which every process below inherits and which is none of theirs.
+`mp.spawn`, Lightning's `ddp`, Ray Train and a shell loop start the ranks of a host without a launcher that is known by
+its name. The program around them may have a number all the same: that of a node (PyTorchJob v1, srun with one task a
+node), which every process below inherits and which belongs to none of them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.roles import program
 
 Number = tuple[int | None, int | None]
-"""(rank, world size)."""
+"""(rank, world size); None for each that is unknown."""
 _Tree = Mapping[Pid, ProcessSeen]
 _DEEPEST = 64
 
 
 def ancestors(pids: Iterable[Pid], by_pid: _Tree) -> set[Pid]:
-    """All processes of the job above these."""
+    """All processes of the job that are ancestors of these."""
     found: set[Pid] = set()
     for pid in pids:
         above = by_pid[pid].ppid
@@ -44,7 +44,7 @@ def ancestors(pids: Iterable[Pid], by_pid: _Tree) -> set[Pid]:
 
 
 def heirs(above: Collection[Pid], order: Iterable[Pid], by_pid: _Tree) -> set[Pid]:
-    """Processes that inherited their number from one of those `above` ranks; `order`: parents before children."""
+    """Processes that inherited their number from one of those `above` ranks. `order`: parents before children."""
     found = set(above)
     for pid in order:
         if by_pid[pid].ppid in found and not _has_own_identity(by_pid[pid], by_pid):
@@ -53,9 +53,9 @@ def heirs(above: Collection[Pid], order: Iterable[Pid], by_pid: _Tree) -> set[Pi
 
 
 def started_ranks(by_pid: _Tree, starts_others: Callable[[ProcessSeen], bool]) -> set[Pid]:
-    """Processes whose starter gave each of them a number, while it has that of a node itself, or is rank 0 itself.
+    """Processes that their starter gave a number each, if it has the number of a node itself, or is rank 0 itself.
 
-    `starts_others`: true for launchers and shells, whose children are known without this.
+    `starts_others`: true for launchers and shells, whose children are ranks by another rule.
     """
     children: dict[Pid, list[ProcessSeen]] = defaultdict(list)
     for process in by_pid.values():
@@ -85,7 +85,7 @@ def _numbered(starting_process: ProcessSeen, below: Sequence[ProcessSeen]) -> se
     }
     numbers = {number for number, _ in given.values()}
     large = all((size or 0) >= (world or 1) for _, size in given.values())
-    # a rank may set its variables itself, and whatever it starts has them: one number then
+    # a rank may set its variables itself, and all its children inherit them: then there is only one number
     return set(given) if large and 1 < len(numbers) == len(given) else set()
 
 
@@ -115,16 +115,16 @@ def _script(process: ProcessSeen) -> str:
 def numbers_of(
     chosen: Collection[Pid], by_pid: _Tree, gone: Collection[Pid] = ()
 ) -> dict[Pid, Number]:
-    """The numbers of these ranks; (None, None) for each of those siblings of which not every one has its own.
+    """The numbers of these ranks; (None, None) for siblings unless every one of them has its own.
 
-    Those that have `gone` may have been replaced: then they share their numbers with who took their places.
+    Processes in `gone` may have been replaced: then they share their numbers with their replacements.
     """
     found: dict[Pid, Number] = {}
     groups: dict[Pid, list[ProcessSeen]] = defaultdict(list)
     for pid in sorted(chosen):
         groups[by_pid[pid].ppid].append(by_pid[pid])
     for starter, group in groups.items():
-        # whoever started ranks and is one itself belongs to those that it started
+        # a rank that started other ranks belongs to those that it started
         outer = [process for process in group if process.pid not in groups]
         first = by_pid[starter] if starter in chosen else None
         numbers = _numbers(outer, first, by_pid)
@@ -167,7 +167,7 @@ def _by_environ(
 
 
 def _by_monitor(group: Sequence[ProcessSeen], by_pid: _Tree) -> dict[Pid, Number]:
-    """The number of a program that forked a single rank, and watches it."""
+    """The number of a program that forked a single rank and watches it."""
     parent = by_pid.get(group[0].ppid) if len(group) == 1 else None
     if parent is None or not is_numbered_fork(group[0], parent):
         return {}
@@ -175,7 +175,7 @@ def _by_monitor(group: Sequence[ProcessSeen], by_pid: _Tree) -> dict[Pid, Number
 
 
 def is_numbered_fork(child_process: ProcessSeen, parent_process: ProcessSeen) -> bool:
-    """True for a process that runs its parent's program under its parent's number."""
+    """True for a process that runs its parent's program with its parent's number."""
     return (
         bool(child_process.argv)
         and child_process.argv == parent_process.argv
@@ -211,9 +211,9 @@ def _by_commands(
 
 
 def shared_numbers(ranks: Mapping[Pid, int | None], by_pid: _Tree) -> dict[Pid, Number]:
-    """Numbers for ranks that have none, or share one that they inherited; empty where nothing changes.
+    """Numbers for ranks that have none, or share an inherited one; empty if nothing changes.
 
-    `ranks`: the living ones, with their numbers. A shell loop inside of a Slurm task starts each of its ranks with the
+    `ranks`: the living ones, with their numbers. A shell loop inside a Slurm task starts each of its ranks with the
     number of the task.
     """
     if len(ranks) > 1 and all(number is None for number in ranks.values()):

@@ -1,7 +1,7 @@
-"""Which ranks are one job: those of a common world, and those that are connected. Pure.
+"""Ranks that are one job: those of a common world, and those that are connected. Pure.
 
-The trials of a sweep run in one pod or under one launcher and have nothing to do with each other: one that fails, or
-ends, is missed by none; and while one that has several ranks hangs, the others continue.
+The trials of a sweep run in one pod or under one launcher but are independent: no other trial misses one that fails or
+ends, and while one with several ranks hangs, the others continue.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "JAX_COORDINATOR_ADDRESS")
 
 
 def is_apart(process: ProcessHistory, others: Iterable[ProcessHistory]) -> bool:
-    """True if a rank shares neither a world nor a connection with any of the other ones, of which there are some."""
-    others = [other for other in others if other.pid != process.pid]
+    """True if there are other ranks, and this one shares neither a world nor a connection with any of them."""
+    others = [rank for rank in others if rank.pid != process.pid]
     sockets = (process.sockets[fd] for fd in process.traffic.carriers)
     if not others or any(trains_elsewhere(process, sample) for sample in sockets):
         return False
     return not are_connected([[process], others]) and not any(
-        _share_a_world(process, other) for other in others
+        _share_a_world(process, rank) for rank in others
     )
 
 
@@ -32,7 +32,7 @@ def _share_a_world(process: ProcessHistory, other_process: ProcessHistory) -> bo
     if process.membership is None or other_process.membership is None:
         return False
     if process.membership.by_pod or other_process.membership.by_pod:
-        # the number of a pod in its gang: there is one gang
+        # the index of a pod in its gang: there is one gang
         return True
     if process.membership.joined and other_process.membership.joined:
         return True
@@ -48,10 +48,10 @@ def _rendezvous(process: ProcessHistory) -> tuple[str | None, ...]:
 
 
 def worlds(ranks: Mapping[Pid, ProcessHistory]) -> Sequence[Mapping[Pid, ProcessHistory]]:
-    """The ranks of each world; empty unless there are several, and nothing says that they are one job.
+    """The ranks of each world; empty unless there are several worlds, and nothing shows that they are one job.
 
-    Each has several ranks, and all that it should have; their numbers repeat from world to world; they meet at places
-    of their own, or were started by different processes; and none is connected to another.
+    Each world has several ranks, and is complete. Their numbers repeat from world to world. They have different
+    rendezvous addresses, or were started by different processes. No rank is connected to another world's.
     """
     groups: dict[tuple[object, ...], dict[Pid, ProcessHistory]] = defaultdict(dict)
     for pid, process in ranks.items():
@@ -79,7 +79,7 @@ def _is_complete(world: Mapping[Pid, ProcessHistory]) -> bool:
 def _numbers_repeat(
     world: Mapping[Pid, ProcessHistory], other_world: Mapping[Pid, ProcessHistory]
 ) -> bool:
-    """True where both have a rank of one number, or neither has any number."""
+    """True if both have a rank with the same number, or neither has any number."""
     numbers = ({process.rank for process in group.values()} for group in (world, other_world))
     return bool(set.intersection(*numbers))
 
@@ -88,12 +88,12 @@ def are_connected(groups: Iterable[Iterable[ProcessHistory]]) -> bool:
     """True if a rank of one group has a connection to one of another."""
     ends = [{pair for process in group for pair in process.links.pairs} for group in groups]
     return any(
-        (remote, local) in other for one, other in combinations(ends, 2) for local, remote in one
+        (remote, local) in far for near, far in combinations(ends, 2) for local, remote in near
     )
 
 
 def world_text(world: Mapping[Pid, ProcessHistory]) -> str:
-    """Which one it is, for people."""
+    """Description of a world: its size and its port, or the process that started it."""
     process = next(iter(world.values()))
     place = next((f"port {port}" for port in _rendezvous(process)[1:] if port), "")
     return f"of {len(world)} ranks ({place or f'below process {process.ppid}'})"

@@ -1,4 +1,4 @@
-"""What a thread does, for people, in a line: its call, the first file that it waits on, and when it ends. Pure."""
+"""One line about what a thread does: its call, the first file that it waits on, and the end of a timed wait. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOTES = {
 def in_short(
     sample: ThreadSample, reading: ThreadReading | None, table: SyscallTable, state: State
 ) -> str:
-    """The call with the first file it waits on, its kernel function and its end; `state` may add a note."""
+    """The call with the first file it waits on, its kernel function and its end. `state` may add a note."""
     if sample.state in STOPPED:
         return STOPPED[sample.state]
     parts = [table.name(sample.syscall) or outside_calls(sample.state)]
@@ -40,10 +40,10 @@ def in_short(
 
 
 def outside_calls(state: TaskState) -> str:
-    """What a thread does that is in no call."""
+    """Text for a thread that is in no system call."""
     return "running in user space" if state is TaskState.RUNNING else "page fault"
 
 
 def interruptible(state: TaskState) -> str:
-    """What follows the text of a thread that no signal reaches; else empty."""
+    """Suffix for a thread that no signal reaches; else empty."""
     return " (state D)" if state is TaskState.UNINTERRUPTIBLE else ""

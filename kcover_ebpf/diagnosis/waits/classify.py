@@ -1,4 +1,4 @@
-"""Judge what a process does or waits for: by its lead thread, its other threads and its children."""
+"""Classifies what a process does or waits for, by its lead thread, its other threads and its children."""
 
 from __future__ import annotations
 
@@ -54,7 +54,11 @@ _NO_WAIT = frozenset({*STOPPED, State.MOVING, State.COMPUTING})
 
 
 def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
-    """What `process` does at the moment of the context; a process that was not sampled yet counts as moving."""
+    """The state of `process` at the moment of the context; a process that was not sampled yet counts as moving.
+
+    The lead thread decides. If it is blocked, its call and its files show what it waits for (`classify_wait`). An
+    effort made during this wait, by other threads or by children, replaces the wait as the state: the process works.
+    """
     lead = process.lead
     if process.exit is not None:
         return _ended(process, process.exit, context)
@@ -95,7 +99,7 @@ def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
 
 
 def _asks(lead_thread: ThreadHistory) -> bool:
-    # it burns a CPU or naps, so that it left its call a moment ago
+    # it burns a CPU or naps, so it left its call a moment ago
     return lead_thread.burning_since_ns is not None or lead_thread.naps_since_ns is not None
 
 
@@ -154,22 +158,23 @@ def _state(
         moved and context.now_ns - sample.idle_since_ns < MOVED_RECENTLY_NS
     ):
         return Wait(State.MOVING)
-    # a signal, and a time-out, only interrupt a wait: it began when the thread last did something else
+    # a signal or a time-out only interrupts a wait, which began when the thread last did something else
     wait = judge_wait(process, sample, readings, context, since_ns)
     if wait.state in (State.FUTEX, State.HELPED) and _side_on_device(process, context):
-        # whoever else it may wait for ends by itself, or is the driver's own that waits for the device as well
+        # another possible reason for its wait ends by itself, or is a thread of the driver, which waits for the
+        # device too
         return Wait(State.ON_DEVICE)
     return wait
 
 
 def _lacks_quota(process: ProcessHistory, lead_thread: ThreadHistory) -> bool:
-    # it would run, and what it gets is little: other threads of its group may use up the quota while it waits
+    # it wants to run and gets little CPU: other threads of its group may use up the quota while it waits
     wants = lead_thread.sample.state is TaskState.RUNNING and lead_thread.cpu_share < BUSY_SHARE
     return wants and process.throttled_since_ns is not None
 
 
 def _side_on_device(process: ProcessHistory, context: ClassifyContext) -> bool:
-    # the lead waits for the thread that launches for it (autograd's), and that one for the device
+    # the lead waits for the thread that launches for it (autograd's), which waits for the device
     return any(
         side_thread.waits_in is Code.DEVICE or _sleeps_on_device(side_thread.sample, context)
         for side_thread in process.side_threads
@@ -189,8 +194,8 @@ def _burning(
     if code is not None:
         return _WAITS_IN[code]
     if lead_thread.waits_busily:
-        # the calls of CUDA's host threads that yield until their device is done (CU_CTX_SCHED_YIELD) are those of MPI's
-        # that wait for messages: until its stack was read often enough nothing shows which
+        # CUDA's host threads that yield until their device is done (CU_CTX_SCHED_YIELD) make the same calls as MPI's
+        # that wait for messages: before the stack was read often enough, nothing distinguishes them
         return State.ON_DEVICE if _may_be_on_device(process, lead_thread) else State.PEERS
     waited_ns = lead_thread.sample.run_delay_ns - lead_thread.burn_delay_ns
     total_ns = waited_ns + lead_thread.sample.cpu_ns - lead_thread.burn_cpu_ns
@@ -201,7 +206,7 @@ def _burning(
 
 
 def shares_shortage(process: ProcessHistory, ranks: Iterable[ProcessHistory]) -> bool:
-    """True if the others here get as little of the CPU that they want, and no quota holds this rank alone."""
+    """True if the others here get as little of the CPU that they want, and no quota limits this rank alone."""
     if process.lead is None or process.throttled_since_ns is not None:
         return False
     shares = [rank.lead.denied_share for rank in ranks if rank is not process and rank.lead]
@@ -209,10 +214,10 @@ def shares_shortage(process: ProcessHistory, ranks: Iterable[ProcessHistory]) ->
 
 
 def with_cpu(process: ProcessHistory, lead_thread: ThreadHistory) -> State:
-    """What a rank does whose lead thread uses a CPU, or would if it got one, and waits in no library that is known."""
+    """The state of a rank whose lead thread uses, or wants, a CPU and waits in no known library."""
     if not lead_thread.spins_in_place:
         return State.COMPUTING
-    # who asks a clock until its device is done may be found in the C library and the vDSO alone
+    # a thread that reads a clock until its device is done may be found only in the C library and the vDSO
     is_own = lead_thread.called_by_own or not _may_be_on_device(process, lead_thread)
     return State.SPINNING if is_own else State.ON_DEVICE
 
@@ -228,13 +233,13 @@ def _efforts(
     context: ClassifyContext,
     since_ns: int,
 ) -> tuple[Effort | None, float, EffortRates | None]:
-    """The effort that is made beside a wait, how much in the smallest one that counts, and the rates of each kind."""
+    """The effort made during a wait, its rate in units of the smallest that counts, and the rates of all kinds."""
     if wait.state in _NO_WAIT:
         return None, 0.0, None
     # only what was done during the wait can explain it
     working = _working_children(process, wait, since_ns, context)
     if wait.state is State.STORAGE:
-        # the call itself is what it waits for, so there is nothing to compare it with
+        # the call itself is the wait, so there is nothing to compare it with
         moves = not wait.proven and _moves_in_call(process, readings, context)
         effort, rate = (Effort.STORAGE, CERTAIN_RATE) if moves else (None, 0.0)
     else:
@@ -248,7 +253,7 @@ def _efforts(
 def _of_children(working: Sequence[ProcessHistory], wait: Wait) -> tuple[Effort | None, float]:
     if not working:
         return None, 0.0
-    # where it is not known to wait for them, children that always move explain nothing that peers' do not
+    # unless it is known to wait for them, children that always move explain no more than those of its peers
     awaited = any(child.pid in wait.waits_for for child in working)
     return Effort.CHILDREN, CERTAIN_RATE if awaited else float(len(working))
 
@@ -273,7 +278,7 @@ def _working_children(
 def _moves_in_call(
     process: ProcessHistory, readings: Sequence[ThreadReading], context: ClassifyContext
 ) -> bool:
-    # one long call: its bytes are charged when it begins, so they are remembered for longer
+    # one long call: its bytes are charged when it begins, so they count for longer
     moved_ns = process.efforts.storage_moved_ns
     moved = moved_ns > 0 and context.now_ns - moved_ns <= STORAGE_WINDOW_NS
     return moved or is_completing(readings)
@@ -291,7 +296,7 @@ def _own_effort(
         and not process.traffic.is_stream(sample)
         for sample in context.ends.outside(process)
     ):
-        # a checkpoint that is uploaded, a shard that is fetched: a store reached by the network
+        # a checkpoint that is uploaded, or a shard that is fetched: a store on the network
         return Effort.STORAGE, CERTAIN_RATE
     return None
 
@@ -307,12 +312,12 @@ def _works(child_process: ProcessHistory, since_ns: int, context: ClassifyContex
     if lead.burning_since_ns is not None:
         return not lead.spins_in_place
     rhythm, runs = child_process.rhythm, lead.sample.state is TaskState.RUNNING
-    # one that wakes again and again is caught on a CPU now and then
+    # a child that wakes periodically is found on a CPU now and then
     return rhythm.unusual_ns > recent_ns or (runs and not rhythm.is_known)
 
 
 def _state_since(process: ProcessHistory, state: State, since_ns: int) -> int:
-    # what it still does in the moments that are left to it is no end of that state
+    # short activity while throttled does not end that state
     quota_ns = process.throttled_since_ns if state is State.THROTTLED else None
     return since_ns if quota_ns is None else quota_ns
 
@@ -325,7 +330,7 @@ def _quota(process: ProcessHistory, state: State) -> str:
 def _since(lead_thread: ThreadHistory, process: ProcessHistory) -> int:
     burns_ns = lead_thread.burns_alike_ns
     if burns_ns is not None:
-        # what came or went meanwhile shows that a wait was several
+        # bytes that moved meanwhile show several waits
         return max(burns_ns, process.data_ns if lead_thread.waits_in is not None else 0)
     # A thread that only wakes to wait again left a CPU a moment ago, and each time its arguments may lie elsewhere;
     # it has been here since it last did something else.

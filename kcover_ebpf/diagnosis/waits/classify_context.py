@@ -1,4 +1,4 @@
-"""What a process is classified with: the rest of its job, and the readings of its threads."""
+"""The context in which a process is classified: the rest of its job, and the readings of its threads."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from kcover_ebpf.settings import Policy
 
 @dataclass(frozen=True, slots=True)
 class ClassifyContext:
-    """What a process is judged with: the rest of its job, and the readings of its threads."""
+    """The context of one classification. Times are boottime."""
 
     now_ns: int
     policy: Policy
     table: SyscallTable
     children: Callable[[Pid], Sequence[ProcessHistory]]
     holders: Callable[[Pid, WaitedFile], tuple[Pid, ...]]
-    """Processes of the job that hold the other end of a file."""
+    """Processes of the job that have the other end of a file open."""
     is_own: Callable[[Pid, WaitedFile], bool]
-    """Whether the process itself has the other end of a file, and no other one."""
+    """True if the process itself has the other end of a file open, and no other one does."""
     readings: Callable[[Pid, int], Sequence[ThreadReading]]
     """Readings of a thread, oldest first."""
     probes: Mapping[tuple[Pid, Tid], FileSystemProbe]
-    """What is known last of the file systems that threads wait for."""
+    """Last answers about the file systems that threads wait for."""
     kind: Callable[[Pid, WaitedFile], str]
-    """What a file really is (a socket's protocol is not in its name)."""
+    """The real kind of a file (the name of a socket does not contain its protocol)."""
     ranks: Collection[ProcessHistory]
-    """All of this host."""
+    """Living ranks of this host."""
     ends: EndpointIndex
     all_here: bool
     """Every rank of the job is on this host, so a connection to an unknown process leads outside the job."""

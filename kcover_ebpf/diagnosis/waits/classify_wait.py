@@ -1,4 +1,4 @@
-"""What a blocked thread waits for, from its call, its files and the threads and processes around it."""
+"""Determines what a blocked thread waits for, from its call, its files and the threads and processes around it."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from kcover_ebpf.tunables.diagnosis import (
     STORAGE_ANSWER_NS,
 )
 
-# whoever changes a file or sends a signal may be any program
+# any program may change a file or send a signal
 _OUTSIDE_KINDS = frozenset({"udp", "stream", "inotify", "fanotify", "signalfd"})
 
 
 class Wait(NamedTuple):
-    """A judged wait."""
+    """What a lead thread waits for, and how certain it is that the wait cannot end."""
 
     state: State
     proven: bool = False
     waits_for: tuple[Pid, ...] = ()
     endpoint: Endpoint | None = None
-    """The far end of the TCP connection it waits for, where no process here has it."""
+    """Far end of the TCP connection it waits for, if no process here has that end; else None."""
     beside: tuple[str, ...] = ()
-    """What side threads of it wait for, that may release it."""
+    """What its side threads wait for that may release it."""
     holder: Tid | None = None
-    """The thread of its own process that it waits for, where that is known."""
+    """The thread of its own process that it waits for; None if unknown."""
     writes: bool = False
-    """What it writes into a pipe or Unix socket has not been read for seconds."""
+    """Its output into a pipe or Unix socket has not been read for seconds."""
 
 
 def judge_wait(
@@ -50,9 +50,12 @@ def judge_wait(
     context: ClassifyContext,
     began_ns: int,
 ) -> Wait:
-    """The wait of a lead thread that is blocked; `readings` are those made since it continued last.
+    """The wait of a blocked lead thread. `readings` are those since it last continued.
 
-    `began_ns`: when it last did something else; one that asks again and again came to its call a moment ago.
+    `began_ns`: when it last did something else; a thread that polls entered its present call a moment ago.
+
+    The family of the system call decides, then the kinds of its files. A call that only certain processes can end names
+    them in `waits_for`. A call that no process of the job can end is OUTSIDE, or has a service as its reason.
     """
     reading = readings[-1] if readings else None
     family = context.table.family(sample.syscall)
@@ -68,7 +71,7 @@ def judge_wait(
         return Wait(State.SLEEPING if reading.timed else State.SLEEP_LONG)
     if family is SyscallFamily.CHILD:
         children = tuple(child.pid for child in context.children(process.pid))
-        # the call returns at once where there is no child (wait(2), ECHILD): one is there that was not seen yet
+        # the call returns at once if there is no child (wait(2), ECHILD): there is one that was not seen yet
         return Wait(State.CHILD if children else State.OUTSIDE, waits_for=children)
     if reading is not None and reading.lock_holders:
         return Wait(State.LOCK, waits_for=reading.lock_holders)
@@ -117,8 +120,8 @@ def _is_rank(process: ProcessHistory) -> bool:
 
 
 def _is_forsaken(process: ProcessHistory) -> bool:
-    # All its threads sleep at futexes that no other process can reach, without a time-out: none is left to wake one.
-    # A process that was forked beside a lock that is owned comes to this.
+    # All its threads sleep at futexes that no other process can reach, without a time-out: none is left to wake
+    # another. A process that was forked while another thread owned a lock ends like this.
     totals = process.totals
     return totals is not None and 0 < totals.thread_count == totals.forsaken_count
 
@@ -142,7 +145,7 @@ def _on_files(
     kinds = {context.kind(process.pid, file) for file in files}
     opening = reading is not None and reading.wait_channel in _FIFO_CHANNELS
     if opening or "fifo" in kinds:
-        # whoever has not opened it yet, here or outside of the job, may do so at any moment
+        # a process here or outside of the job may open it at any moment
         return Wait(State.READ, waits_for=_holders(process, files, context))
     if "file" in kinds and family in (SyscallFamily.READ, SyscallFamily.WRITE, SyscallFamily.FILE):
         return Wait(State.STORAGE, _storage_proven(sample, readings, context))
@@ -151,13 +154,13 @@ def _on_files(
     if "tcp" in kinds:
         return _on_tcp(process, files, context)
     if kinds & _OUTSIDE_KINDS or ("socket" in kinds and not _is_rank(process)):
-        # a question to a name server, or a request of a ring of which the file is not seen; a socket of another process
-        # that is none of TCP's, or was not sampled yet
+        # a request to a name server, or of a ring whose file is not known; a socket of another process that is not
+        # TCP, or was not sampled yet
         return Wait(State.OUTSIDE)
     if "tty" in kinds or any(_leads_to_user(process, file, context) for file in files):
         return Wait(State.USER)
     if kinds == {"eventfd"} and family is SyscallFamily.READ:
-        # most often for one of its own threads, but any process that has it may write to it
+        # usually one of its own threads writes to it, but any process that has it may
         found = helpers.beside(process, sample.idle_since_ns, context)
         return Wait(State.HELPED if found else State.OTHER, beside=found)
     if kinds & STREAM_KINDS:
@@ -168,7 +171,7 @@ def _on_files(
 
 
 def _leads_to_user(process: ProcessHistory, file: WaitedFile, context: ClassifyContext) -> bool:
-    """True of the input that the job was started with; a child's own may come from another process of the job."""
+    """True for the input that the job was started with; a child's may come from another process of the job."""
     if file.fd != 0:
         return False
     if _is_rank(process) or not context.holders(process.pid, file):
@@ -195,7 +198,7 @@ def _on_tcp(process: ProcessHistory, files: Sequence[WaitedFile], context: Class
         return Wait(State.PEERS, waits_for=peers)
     found = (process.sockets.get(file.fd) for file in files)
     sockets = [socket for socket in found if socket is not None and socket.remote[1]]
-    # a loader has nothing to say to other ranks: who is unknown to it is outside, wherever they are
+    # a loader exchanges nothing with other ranks: an unknown far end is outside the job, wherever the ranks are
     outside = not _is_rank(process) or context.all_here
     outside = outside or (
         bool(sockets) and all(context.ends.leads_outside(process.pid, socket) for socket in sockets)
@@ -213,18 +216,19 @@ def _on_stream(
 ) -> Wait:
     streams = [file for file in files if context.kind(process.pid, file) in STREAM_KINDS]
     if all(context.is_own(process.pid, file) for file in streams):
-        # an event loop that one of its own threads is to wake: a lock by another name
+        # an event loop that one of its own threads wakes: in effect a lock
         found = helpers.beside(process, sample.idle_since_ns, context)
         return Wait(State.HELPED if found else State.FUTEX, beside=found)
     holders = _holders(process, files, context)
     offspring = tuple(child.pid for child in context.children(process.pid))
     own = tuple(pid for pid in offspring if pid in holders)
-    # A reader that is alive wakes whoever writes to it, again and again: one that does not owes its answer to none.
+    # A live reader wakes its writer periodically. One that does not read waits for nothing that the writer could
+    # give.
     is_write = context.table.family(sample.syscall) is SyscallFamily.WRITE
     writes = is_write and context.now_ns - sample.idle_since_ns >= READER_DRAINS_NS
     if own or (offspring and not holders):
         return Wait(State.CHILD, waits_for=own or offspring, writes=writes)
-    # a stream whose other end is nowhere has ended; one that lasts leads to a program outside the job
+    # a stream without another end has ended; one that lasts leads to a program outside the job
     is_known = bool(holders) or writes
     return Wait(State.READ if is_known else State.OUTSIDE, waits_for=holders, writes=writes)
 
@@ -268,9 +272,9 @@ def is_completing(readings: Sequence[ThreadReading]) -> bool:
 def _storage_proven(
     sample: ThreadSample, readings: Sequence[ThreadReading], context: ClassifyContext
 ) -> bool:
-    # Slow storage ends by itself, however long one call lasts: a close may upload a whole file. Only what answers
-    # no process counts: a server that leaves a probe unanswered, a frozen file system, a suspended device, requests in
-    # flight of which none was completed.
+    # Slow storage recovers by itself, however long one call lasts: a close may upload a whole file. Stuck is only
+    # what answers no process: a server that leaves a probe unanswered, a frozen file system, a suspended device, or
+    # requests in flight of which none was completed.
     if not readings:
         return False
     if file_servers.is_unanswered(context.probes.get((sample.pid, sample.tid)), sample):

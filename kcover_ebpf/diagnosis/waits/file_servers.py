@@ -1,8 +1,8 @@
-"""Calls into file systems whose servers are asked whether they answer at all. Pure.
+"""Calls into file systems whose servers are probed. Pure.
 
-To one that waits, a server that is slow and one that is gone look alike. A probe distinguishes them on FUSE, NFS,
-Lustre and Ceph, where statfs(2) is a question to the server: one that answers it is slow, however long this call lasts.
-A server that answers probes from memory is never found by them.
+For a waiting thread, a slow server and a dead one look alike. A probe distinguishes them on FUSE, NFS, Lustre and Ceph,
+where statfs(2) is a request to the server: one that answers it is slow, however long this call lasts. A server whose
+probes are answered from memory is never found by them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OF_FILES = frozenset({SyscallFamily.READ, SyscallFamily.WRITE, SyscallFamily.FI
 NO_DEVICE = "0:"
 """Major number of file systems without a block device: a server, or memory."""
 _CUT = 120
-"""`WaitedFile.target` is cut there: a longer path is not known."""
+"""`WaitedFile.target` is cut at this length: a longer path is not known."""
 
 
 def is_storage(sample: ThreadSample, family: SyscallFamily, reading: ThreadReading | None) -> bool:
@@ -41,7 +41,7 @@ def probes_wanted(
     table: SyscallTable,
     now_ns: int,
 ) -> list[ProbeRequest]:
-    """The waits whose file systems are to be asked now, the oldest first."""
+    """Requests to probe the file systems of waits; the oldest wait first."""
     found = []
     for process in processes:
         lead = process.lead
@@ -70,7 +70,7 @@ def _may_be_served(file: WaitedFile) -> bool:
 
 
 def is_unanswered(probe: FileSystemProbe | None, sample: ThreadSample) -> bool:
-    """True if the file system that this thread waits for was asked in this wait, and has long left it unanswered."""
+    """True if the file system that this thread waits for was probed in this wait, and has long left it unanswered."""
     if probe is None or probe.answered or probe.asked_ns < sample.idle_since_ns:
         return False
     return probe.boottime_ns - probe.asked_ns >= SERVER_ANSWER_NS
