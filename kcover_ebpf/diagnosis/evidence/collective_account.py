@@ -1,4 +1,4 @@
-"""What a job's collective library knows of it, whoever said so: NCCL's counts, or PyTorch's recordings."""
+"""Knowledge of a job's collective library, from either source: NCCL's counts, or PyTorch's recordings."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _SHOWN_UNREAD = 4
 
 @dataclass(frozen=True, slots=True)
 class CollectiveAccount:
-    """Counts, and sentences of a recording about the same ranks."""
+    """Counts, and sentences of recordings about the same ranks."""
 
     counts: CollectiveCounts
     texts: tuple[str, ...] = ()
-    """What the recordings say; empty where only counts are known."""
+    """Sentences of the recordings; empty if only counts are known."""
     crossed: tuple[str, ...] = ()
     """Where each rank waits, if they wait for each other in a circle of groups."""
     is_recorded: bool = False
-    """There are no counts: `counts` is what the recordings say."""
+    """There are no counts: `counts` was derived from the recordings."""
     is_mismatch: bool = False
-    """Ranks called different operations."""
+    """True if ranks called different operations."""
 
 
 def account(snapshot: JobSnapshot) -> CollectiveAccount | None:
-    """Counts before recordings, for they are asked for again and again; None where neither is known.
+    """Counts if there are any, because they are updated; else recordings; None if neither is known.
 
     Recordings that name the same ranks as the counts add their sentences to them.
     """
@@ -48,7 +48,7 @@ def _named(counts: CollectiveCounts) -> set[Pid | None]:
 
 def _recorded(snapshot: JobSnapshot) -> CollectiveAccount | None:
     recordings = snapshot.recordings
-    # what a rank has done since it was asked is not in its recording
+    # a recording does not contain what a rank did after the request
     if recordings is None or any(rank.age_s < recordings.age_s for rank in snapshot.ranks.values()):
         return None
     comparison = compare(recordings.records, _world_size(snapshot))
@@ -83,7 +83,7 @@ def _counts(
 
 
 def unread(seen: RecordersSeen | None) -> list[str]:
-    """What is not known of recordings that were asked for."""
+    """Recordings that were requested and could not be read, each with the reason."""
     if seen is None:
         return []
     texts = [

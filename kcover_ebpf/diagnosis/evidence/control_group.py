@@ -1,8 +1,8 @@
 """Ranks that only wait are the control group: what they do as well neither explains nor accuses another rank. Pure.
 
-A rank is in it where its lead thread sits in the wait that most share, or in one that was seen to end while the job was
-healthy, whatever runs beside that. Background threads, log lines, telemetry and children that always move are found in
-the control group too, and so are naps by which a library asks for messages.
+A rank belongs to it if its lead thread is in the wait that most share, or in one that ended by itself while the job was
+healthy, whatever else its process does. Background threads, log lines, telemetry and children that always move are
+found in the control group too, and so are naps in which a library polls for messages.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ _ASKING = frozenset({State.PEERS, State.ON_DEVICE})
 
 
 def compared(snapshot: JobSnapshot) -> JobSnapshot:
-    """The snapshot in which each rank makes only those efforts that its control group does not make."""
+    """The snapshot in which each rank makes only those efforts that its control group does not make.
+
+    An effort counts if it clearly exceeds the median of the control group (`EFFORT_FACTOR`, `EFFORT_STEP`). If there is
+    no majority of waiting ranks there is nothing to compare with: an effort of all is a checkpoint of all.
+    """
     ranks = [rank for rank in snapshot.ranks.values() if not rank.rests]
     victims = _victims(ranks)
     odd = [rank for rank in ranks if rank.pid not in victims]
     if not odd or len(victims) <= len(odd):
-        # where all are alike there is nothing to compare with: an effort of all is a checkpoint of all
+        # if all are alike there is nothing to compare with: an effort of all is a checkpoint of all
         changed = {rank.pid: _as_odd(rank) for rank in odd if rank.state is State.NAPPING}
         changed |= _without_helpers(ranks)
         if not changed:
@@ -41,7 +45,7 @@ def compared(snapshot: JobSnapshot) -> JobSnapshot:
 
 
 def _without_helpers(ranks: Sequence[RankSnapshot]) -> dict[Pid, RankSnapshot]:
-    """Whoever waits where most wait is kept there by the others and not by one of its threads, unless all have one."""
+    """A rank that waits where most wait is kept there by the others and not by its own threads, unless all have one."""
     helped = {rank.pid: rank for rank in ranks if rank.state is State.HELPED}
     if len(helped) == len(ranks):
         return {}
@@ -49,7 +53,7 @@ def _without_helpers(ranks: Sequence[RankSnapshot]) -> dict[Pid, RankSnapshot]:
 
 
 def _most_alike(ranks: Sequence[RankSnapshot]) -> list[Pid]:
-    """The ranks at a lock in one place, where these are most of all."""
+    """The ranks at a lock in one place, if these are more than half of all ranks."""
     first = next(iter(stacks.groups(_locked(ranks))), [])
     return first if 2 * len(first) > len(ranks) else []
 
@@ -75,7 +79,7 @@ def _wait(rank: RankSnapshot) -> State:
 
 def _as_victim(rank: RankSnapshot) -> RankSnapshot:
     plain = rank if rank.wait is None else _without_effort(rank)
-    # whoever waits where all others wait is not kept there by one of its threads
+    # a rank that waits where all others wait is not kept there by one of its threads
     return replace(plain, state=State.FUTEX) if plain.state is State.HELPED else plain
 
 
@@ -84,7 +88,7 @@ def _without_effort(rank: RankSnapshot) -> RankSnapshot:
 
 
 def _as_odd(rank: RankSnapshot) -> RankSnapshot:
-    # it asks for something that the others do not ask for, and that no rank asked for while the job was healthy
+    # it polls for something that no other rank polls for, and that none polled for while the job was healthy
     if rank.state is not State.NAPPING:
         return rank
     return replace(rank, state=State.SLEEPING, retries=True)
@@ -93,7 +97,7 @@ def _as_odd(rank: RankSnapshot) -> RankSnapshot:
 def _against(rank: RankSnapshot, control: Sequence[RankSnapshot]) -> RankSnapshot:
     rank = _as_odd(rank)
     if rank.effort is not None and rank.wait is not None:
-        theirs = median(_rate(rank.effort, other) for other in control)
+        theirs = median(_rate(rank.effort, control_rank) for control_rank in control)
         mine = max(rank.effort_rate, _rate(rank.effort, rank))
         if mine >= EFFORT_FACTOR * theirs + EFFORT_STEP:
             return rank
@@ -104,11 +108,11 @@ def _against(rank: RankSnapshot, control: Sequence[RankSnapshot]) -> RankSnapsho
 
 
 def _rate(effort: Effort, rank: RankSnapshot) -> float:
-    # what it did last may be of another kind, or too small to count
+    # its last effort may be of another kind, or too small to count
     if rank.effort_rates is not None:
         return rank.effort_rates.of(effort)
     return rank.effort_rate if rank.effort is effort else 0.0
 
 
 def _is_common(word: str, control: Sequence[RankSnapshot]) -> bool:
-    return 2 * sum(word in other.beside for other in control) > len(control)
+    return 2 * sum(word in rank.beside for rank in control) > len(control)

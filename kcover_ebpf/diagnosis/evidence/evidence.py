@@ -1,4 +1,4 @@
-"""The sentences that support a finding; each is there only if it is true."""
+"""The sentences that support a finding. Each function returns evidence only if its sentence is true."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ page fault or a call to a service is alone there in every healthy checkpoint and
 
 
 def time(rank: RankSnapshot) -> list[Evidence]:
-    """Its silence, if it is longer than this rank ever was silent while healthy."""
+    """Its silence, if it exceeds the rank's stall threshold."""
     threshold = rank.threshold_s
     if threshold is None or rank.age_s < threshold:
         return []
@@ -42,7 +42,7 @@ def time(rank: RankSnapshot) -> list[Evidence]:
 
 
 def peers(culprit_rank: RankSnapshot, ranks: Sequence[RankSnapshot]) -> list[Evidence]:
-    """The others, if every one of them waits."""
+    """The waits of all other ranks; empty if one of them makes an effort."""
     others = [rank for rank in ranks if rank.pid != culprit_rank.pid]
     if not others or any(rank.state in EFFORT for rank in others):
         return []
@@ -52,7 +52,7 @@ def peers(culprit_rank: RankSnapshot, ranks: Sequence[RankSnapshot]) -> list[Evi
 
 
 def unread(snapshot: JobSnapshot, rank: RankSnapshot) -> list[Evidence]:
-    """What its peers sent and it did not read."""
+    """Bytes that its peers sent and it did not read."""
     if rank.pid not in snapshot.ranks:
         return []
     size, count = tcp_links.unread(rank, snapshot.ends, snapshot.ranks)
@@ -63,7 +63,7 @@ def unread(snapshot: JobSnapshot, rank: RankSnapshot) -> list[Evidence]:
 
 
 def sender(snapshot: JobSnapshot, rank: RankSnapshot) -> list[Evidence]:
-    """Its last sending, if that was before those of all other ranks."""
+    """Its last send, if that was before those of all other ranks."""
     lag = tcp_links.oldest_sender(snapshot.ranks, snapshot.ends)
     if lag is None or lag[0] != rank.pid:
         return []
@@ -92,9 +92,9 @@ def endless(first_rank: RankSnapshot, end_rank: RankSnapshot) -> list[Evidence]:
 
 
 def is_inside(first_rank: RankSnapshot, end_rank: RankSnapshot) -> bool:
-    """True if what `first_rank` waits for lies within the job, so that to be elsewhere than its peers is a fault.
+    """True if `first_rank` waits for something within the job, so that a position apart from its peers is a fault.
 
-    What a loader, a lock's holder or a program it started waits for is not known well enough to say so.
+    What a loader, a lock's owner or a program that it started waits for is not known well enough.
     """
     if end_rank.pid != first_rank.pid or end_rank.state not in _INSIDE:
         return False
@@ -104,7 +104,7 @@ def is_inside(first_rank: RankSnapshot, end_rank: RankSnapshot) -> bool:
 def place(
     snapshot: JobSnapshot, rank: RankSnapshot, ranks: Sequence[RankSnapshot]
 ) -> list[Evidence]:
-    """Its place in the code, if it is a loop, one apart from its peers', or one where none waited while healthy."""
+    """Its place in the code, if that is a loop, apart from its peers', or one where no rank waited while healthy."""
     if rank.state is State.SPINNING:
         text = f"the registers of {name(rank)} keep returning to a few values: a tight loop"
         return [Evidence(EvidenceKind.STACK, text)]
@@ -134,7 +134,7 @@ def _waits(rank: RankSnapshot) -> bool:
 
 
 _SHOWN_S = 5.0
-"""NVML's averages are over a second, readings two seconds apart."""
+"""Seconds of one use before it is shown: NVML's averages are over a second, readings two seconds apart."""
 _USES = {
     GpuUse.IDLE: "idle",
     GpuUse.MEMORY_HELD: "idle with memory in use",
@@ -143,7 +143,7 @@ _USES = {
 
 
 def gpus(ranks: Sequence[RankSnapshot], culprit_rank: RankSnapshot | None = None) -> list[Evidence]:
-    """What the GPUs of the ranks are used for, if they do no work; the culprit's apart from the others'."""
+    """Use of the ranks' GPUs, if they do no work; the culprit's separately from the others'."""
     seen = {rank.pid: rank.gpu for rank in ranks if rank.gpu and rank.gpu.use_age_s >= _SHOWN_S}
     texts = []
     own = seen.pop(culprit_rank.pid, None) if culprit_rank is not None else None
@@ -160,23 +160,23 @@ def gpus(ranks: Sequence[RankSnapshot], culprit_rank: RankSnapshot | None = None
     return [Evidence(EvidenceKind.GPU, "; ".join(texts))] if texts else []
 
 
-def name(each: RankSnapshot | ProcessHistory) -> str:
-    """The rank for people; the process where it has no number."""
-    return f"rank {each.rank}" if each.rank is not None else f"process {each.pid}"
+def name(process: RankSnapshot | ProcessHistory) -> str:
+    """Name in a sentence: the rank, or the process if it has no number."""
+    return f"rank {process.rank}" if process.rank is not None else f"process {process.pid}"
 
 
 def sent_by(sender_pid: int, sender: str | None, *, outside: bool) -> str:
-    """Who sent a signal, for people; `outside`: from another container than the process, or from the host."""
+    """Sender of a signal, in words. `outside`: it is in another container than the process, or on the host."""
     where = ", from outside of its container" if outside else ""
     return f"{sender or '?'} ({sender_pid}){where}" if sender_pid else "the kernel"
 
 
 def doing(rank: RankSnapshot) -> str:
-    """What a rank, or the end of its chain, does, in which call and since when."""
+    """Activity of a rank, or of the end of its chain: state, call and duration."""
     helpers = f" ({' or '.join(rank.beside)})" if rank.state is State.HELPED else ""
     return f"{rank.state.text}{helpers}: {rank.text}, {ago(rank)}"
 
 
 def ago(rank: RankSnapshot) -> str:
-    """Since when it is in its state, for people."""
+    """Time in its state, in words."""
     return f"for {rank.age_s:.1f} s"

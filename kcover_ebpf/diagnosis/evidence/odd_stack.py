@@ -1,4 +1,4 @@
-"""The Python stacks of all ranks side by side: the one rank that is elsewhere in the program. Pure.
+"""Compares the Python stacks of all ranks, to find the one rank that is elsewhere in the program. Pure.
 
 It explains a verdict and never supports one (docs/decisions/0014): a rank that evaluates, writes a checkpoint or logs
 while the others wait for it is elsewhere in every healthy job.
@@ -21,11 +21,11 @@ from kcover_ebpf.model.verdict import Evidence, EvidenceKind, VerdictKind
 EXPLAINED = frozenset({VerdictKind.HUNG, VerdictKind.DEADLOCK, VerdictKind.UNKNOWN})
 """Verdicts that the position of a rank in its program explains."""
 LEAST_RANKS = 3
-"""Of two ranks neither is odd."""
+"""Ranks needed for a majority: of two, neither is odd."""
 _KEPT_FRAMES = 8
-"""Innermost frames of the program that are compared and sent: deeper ones are how it came there."""
+"""Innermost frames of the program that are compared and sent: deeper ones only show how it got there."""
 _TEXT = 100
-"""Of a name or a file; the end of a path says more than its beginning."""
+"""Characters kept of a name or a file; the end of a path says more than its beginning."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Frames = Sequence[PythonFrame]
@@ -33,7 +33,7 @@ _Frames = Sequence[PythonFrame]
 
 @dataclass(frozen=True, slots=True)
 class OddStack(Generic[_Key]):
-    """The rank that is elsewhere, and where it and the others are."""
+    """The rank that is elsewhere, with its position and that of the others."""
 
     key: _Key
     own: str
@@ -42,9 +42,9 @@ class OddStack(Generic[_Key]):
 
 
 def innermost(frames: _Frames) -> tuple[PythonFrame, ...]:
-    """What is compared of a stack: its innermost frames of the program, and the library call that these are in.
+    """The frames of a stack that are compared: the innermost ones of the program, and the library call made from them.
 
-    Where none belongs to the program: its innermost frames. `frames`: innermost first.
+    If no frame belongs to the program, its innermost frames. `frames`: innermost first.
     """
     inside = len(tuple(takewhile(lambda frame: frame.is_library, frames)))
     if inside == len(frames):
@@ -59,10 +59,10 @@ def _cut(frame: PythonFrame) -> PythonFrame:
 
 
 def odd_one(stacks: Mapping[_Key, _Frames]) -> OddStack[_Key] | None:
-    """The one rank that is elsewhere than all others, which agree; `stacks` as `innermost` makes them.
+    """The one rank that is elsewhere than all others, which agree; None if there is none. `stacks`: from `innermost`.
 
-    In another function, or at another line of the same one. Ranks that poll in one loop are found at different lines
-    of it, so lines show something only where all others are at the same. None unless all stacks are known.
+    It is in another function, or at another line of the same one. Ranks that poll in one loop are found at different
+    lines of it, so lines count only if all others are at the same. None unless all stacks are known.
     """
     if len(stacks) < LEAST_RANKS or not all(stacks.values()):
         return None
@@ -99,10 +99,10 @@ def _text(frames: _Frames) -> str:
 
 
 def levelled(snapshot: JobSnapshot) -> JobSnapshot:
-    """The snapshot in which ranks that wait at one place of the program, all but one, wait alike, as healthy ones do.
+    """The snapshot in which all ranks but an odd one have the same, known wait, if their Python stacks agree.
 
-    A wait that is new to a young job is no reason to take one of them for the rank that the others wait for, nor that
-    they are found in several places of a library.
+    A wait that is new to a young job must not make one of them the rank that the others wait for, even if they are
+    found in several places of a library.
     """
     odd = odd_one({pid: rank.python for pid, rank in snapshot.ranks.items()})
     if odd is None:
@@ -115,7 +115,7 @@ def levelled(snapshot: JobSnapshot) -> JobSnapshot:
 
 
 def explained(snapshot: JobSnapshot, finding: Finding) -> Finding:
-    """The finding with the rank that is elsewhere than all others, where all were read and one is."""
+    """The finding with the position of the odd rank, if all were read and one is odd."""
     is_said = any(
         other_evidence.kind is EvidenceKind.OUTLIER for other_evidence in finding.evidence
     )
@@ -127,6 +127,6 @@ def explained(snapshot: JobSnapshot, finding: Finding) -> Finding:
     rank = snapshot.ranks[odd.key]
     text = f"{evidence.name(rank)} is at {odd.own}; the {odd.other_count} other ranks are at {odd.others}"
     if odd.key != finding.pid and (rank.rank is None or rank.rank != finding.rank):
-        # to be elsewhere is no fault: a rank that evaluates or writes is
+        # a different position is no fault: a rank that evaluates or writes has one
         text = f"the odd one out, not necessarily the culprit: {text}"
     return replace(finding, evidence=(*finding.evidence, Evidence(EvidenceKind.OUTLIER, text)))

@@ -1,8 +1,8 @@
-"""The recordings of all ranks side by side: in which collective they meet, and which rank is not in it.
+"""Compares the recordings of all ranks: the collective in which they meet, and the rank that is not in it.
 
-A rank that waits in a collective waits for each member that has not called it. From rank to rank that is a chain;
-where it ends is a rank that waits for none: outside all collectives, or in one whose other members have all come.
-Members whose recording is not known may wait for anything, so whoever waits for one of them is not named.
+A rank that waits in a collective waits for each member that has not called it. From rank to rank this is a chain. It
+ends at a rank that waits for none: outside all collectives, or in one that all other members have called. Members
+without a known recording may wait for anything, so a rank that waits for one of them is not named.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kcover_ebpf.ids import NS
 from kcover_ebpf.model.collective_counts import Recordings
 
 DEFAULT_GROUP = "default_pg"
-"""What PyTorch calls the group of all ranks."""
+"""PyTorch's name of the group of all ranks."""
 _ALIKE = frozenset(
     {
         "all_reduce",
@@ -34,13 +34,13 @@ _ALIKE = frozenset(
         "_reduce_scatter_base",
     }
 )
-"""Operations whose inputs have the same number of elements on all ranks; of others they may differ."""
+"""Operations whose inputs have the same number of elements on all ranks; for others they may differ."""
 _SHOWN_RANKS = 8
 _SHOWN_SIDES = 4
 
 
 def recordings_of(seen: RecordersSeen | None, now_ns: int) -> Recordings | None:
-    """The fact as of `now_ns` (CLOCK_BOOTTIME)."""
+    """The recordings with their age at `now_ns` (CLOCK_BOOTTIME)."""
     if seen is None:
         return None
     return Recordings((now_ns - seen.boottime_ns) / NS, seen.records, seen.unread)
@@ -48,15 +48,15 @@ def recordings_of(seen: RecordersSeen | None, now_ns: int) -> Recordings | None:
 
 @dataclass(frozen=True, slots=True)
 class RecorderComparison:
-    """What the recordings say together."""
+    """Conclusion from the recordings of all ranks."""
 
     named: tuple[RankRecord, ...] = ()
-    """Ranks that the others wait for, or that called something else than most."""
+    """Ranks that the others wait for, or that called another operation than most."""
     mismatch: bool = False
-    """Ranks called different operations as the same number of one group."""
+    """Ranks called different operations under the same sequence number of one group."""
     texts: tuple[str, ...] = ()
     joined: bool = False
-    """All ranks are in the same collectives; there is none to name."""
+    """All ranks are in the same collectives, so none is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +67,20 @@ class _Meeting:
     purpose: str
     sequence: int
     members: frozenset[int] | None
-    """Ranks of the job; None where the list is not known."""
+    """Ranks of the job; None if unknown."""
     callers: Mapping[int, RecordedCall]
-    """Who is in that collective."""
+    """Ranks that are in that collective, each with its call."""
     absent: Mapping[int, RecordedGroup]
     """Members whose recording shows that they have not called it."""
 
     @property
     def title(self) -> str:
-        """The group for people."""
+        """Name of the group, with its description if it has one."""
         return f"{self.name} ({self.purpose})" if self.purpose else self.name or "0"
 
 
 def compare(records: Iterable[RankRecord], world_size: int | None) -> RecorderComparison:
-    """`world_size`: ranks of the whole job; None where it is not known."""
+    """The conclusion from these recordings. `world_size`: ranks of the whole job; None if unknown."""
     by_rank = {record.rank: record for record in records}
     if len(by_rank) < 2:
         return RecorderComparison()
@@ -141,7 +141,7 @@ def _meetings(by_rank: Mapping[int, RankRecord], world_size: int | None) -> list
 
 
 def _sides(meeting: _Meeting) -> list[list[int]]:
-    """Who called the same, the largest side first."""
+    """Ranks grouped by what they called, the largest group first."""
     sides: dict[object, list[int]] = defaultdict(list)
     for rank, call in sorted(meeting.callers.items()):
         size = call.input_count if call.operation in _ALIKE else None
@@ -157,7 +157,7 @@ def _mismatch(
         call = meeting.callers[side[0]]
         text = f"{_ranks(side)} called {_call(call)}{_at(side, meeting)}"
         texts.append(f"collective {meeting.sequence} of group {meeting.title}: {text}")
-    # those that are not known might be on the other side
+    # members without a recording might be on the other side
     most = meeting.members is not None and len(sides[0]) * 2 > len(meeting.members)
     odd = [rank for side in sides[1:] for rank in side] if most else []
     return RecorderComparison(
@@ -168,7 +168,7 @@ def _mismatch(
 def _waits(
     by_rank: Mapping[int, RankRecord], meetings: Sequence[_Meeting]
 ) -> tuple[dict[int, set[int]], set[int]]:
-    """Who waits for whom, and who waits for a rank whose recording is not known."""
+    """Rank -> the ranks that it waits for; and the ranks that wait for one without a recording."""
     awaits: dict[int, set[int]] = defaultdict(set)
     vague: set[int] = set()
     for meeting in meetings:
@@ -200,7 +200,7 @@ def _past(by_rank: Mapping[int, RankRecord], meeting: _Meeting) -> set[int]:
 
 
 def _answers(record: RankRecord, rank: int) -> bool:
-    """It has a send or receive under way with that rank as well: both have come."""
+    """True if it has a send or receive with that rank under way as well, so both have arrived."""
     return any(message.peer == rank for group in record.groups for message in group.messages)
 
 
@@ -238,7 +238,7 @@ def _call(call: RecordedCall) -> str:
 
 
 def _at(ranks: Sequence[int], meeting: _Meeting) -> str:
-    """The place that most of these called it from."""
+    """The place that most of these ranks called it from."""
     places = Counter(text for rank in ranks if (text := meeting.callers[rank].place))
     return f" at {places.most_common(1)[0][0]}" if places else ""
 

@@ -1,4 +1,4 @@
-"""What one pass over a job finds: a `JobSnapshot` goes in, a `Finding` comes out. No judgement."""
+"""Input and output of a judgement: the `JobSnapshot` that it reads, and the `Finding` that it returns."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from kcover_ebpf.settings import Policy
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one pass over a job finds; becomes a verdict when it holds."""
+    """Result of one pass over a job; becomes a verdict once it has lasted."""
 
     kind: VerdictKind
     cause: Cause
     since_ns: int
     culprit: Culprit | None = None
-    """Without pod and node; its host is None where that is this one."""
+    """Without pod and node; its host is None if that is this one."""
     evidence: tuple[Evidence, ...] = ()
     victims: tuple[Pid, ...] = ()
     factor: float | None = None
-    """SLOW only: the culprit's step time over that of its peers; None where it was not measured."""
+    """SLOW only: the culprit's step time over that of its peers; None if not measured."""
     silent_since_ns: int | None = None
-    """When the last rank that waits began to, on the clock of `since_ns`; None where that means nothing."""
+    """When the last of the waiting ranks began to wait, on the clock of `since_ns`; None if that has no meaning."""
 
     graph: tuple[str, ...] = ()
-    """Who waits for whom, and what does not count as work; lines for people."""
+    """The graph of waits, and work that does not count, as lines of text."""
     doubtful: bool = False
-    """What the culprit waits for may well come from outside the job, or from itself: no inference is drawn."""
+    """The culprit may wait for something outside the job, or for its own threads: nothing is inferred from it."""
 
     @property
     def certainty(self) -> Certainty | None:
-        """How sure it is that the job does not continue by itself; None where nothing is wrong."""
+        """How certain it is that the job does not continue by itself; None if nothing is wrong."""
         certainty = certainty_of(self.kind, self.cause, self.culprit, self.evidence)
         return (
             Certainty.SUSPECTED if self.doubtful and certainty is Certainty.INFERRED else certainty
@@ -48,7 +48,7 @@ class Finding:
 
     @property
     def pid(self) -> Pid | None:
-        """Of the culprit; None where it is not known, or not here."""
+        """Pid of the culprit; None if unknown, or not on this host."""
         return None if self.culprit is None or self.culprit.pid is None else Pid(self.culprit.pid)
 
     @property
@@ -61,39 +61,40 @@ class JobSnapshot:
     """All that a judgement needs of one job at one moment."""
 
     now_ns: int
-    """That moment, on the clock of the finding's times."""
+    """Time of the snapshot, on the clock of the finding's times."""
     policy: Policy
     processes: Mapping[Pid, RankSnapshot]
-    """Ranks, living or not, and every process they may wait for."""
+    """Ranks, also those that have ended, and every process that they may wait for."""
     ends: EndpointIndex
     lossy: bool = False
     """A link between ranks loses packets, and others get through."""
     knows_waits: bool = False
-    """Waits were seen to end while the job was healthy, so that one that never was is new."""
+    """Some waits ended by themselves while the job was healthy, so a wait that never did is new."""
     whole: bool = True
-    """All ranks of the job are in it; False where others see the rest."""
+    """All ranks of the job are in it; False if some are on hosts that only others observe."""
     unstopped_age_s: float = math.inf
-    """Seconds since a host whose ranks are not in it said last that none of them is stopped; infinite if none did."""
+    """Seconds since a host whose ranks are not in it last reported that none of them is stopped; infinite if none
+    did."""
     cadence_known: bool = False
-    """The thresholds rest on steps of this job that were seen."""
+    """The thresholds were learned from observed steps of this job."""
     stalls_s: Mapping[Pid, float] = field(default_factory=dict)
-    """By rank, `JobProgress.stall_s`; empty where other hosts see parts of the job."""
+    """Rank -> `JobProgress.stall_s`; empty if parts of the job are on other hosts."""
     starting: bool = False
-    """A rank has not come yet and the job never trained: those who came wait, as at every start."""
+    """A rank is still missing and the job never trained: the present ranks wait, as at every start."""
     collectives: CollectiveCounts | None = None
-    """The last report of the job's own NCCL in this suspicion; None while it said nothing."""
+    """The last report of the job's own NCCL in this suspicion; None while there is none."""
     recordings: Recordings | None = None
-    """What the ranks' flight recorders hold; None while they were not asked, or none has answered."""
+    """Recordings of the ranks' flight recorders; None while they were not requested, or none has answered."""
     ranks: Mapping[Pid, RankSnapshot] = field(init=False)
-    """Living ranks that take part, by number: a monitor is no part."""
+    """Living ranks that take part, sorted by rank: monitors are left out."""
     living_count: int = field(init=False)
-    """Ranks that live, monitors as well."""
+    """Number of living ranks, including monitors."""
     left: Mapping[Pid, RankSnapshot] = field(init=False)
     """Ranks that exited with code 0, or were ended by their own job, and were not restarted."""
 
     def __post_init__(self) -> None:
-        """Ranks are distinguished from other processes once: the walk along the waits asks at every step."""
-        # by number: of two that came into their states at once every host, and all of them together, take the same
+        """Build the index of ranks once: following the waits needs it at every step."""
+        # sorted by rank, so that each node and the controller break ties alike
         found = (process for process in self.processes.values() if process.role is Role.RANK)
         everyone = {rank.pid: rank for rank in sorted(found, key=_by_number)}
         living = {pid: rank for pid, rank in everyone.items() if rank.exit is None}
@@ -119,13 +120,13 @@ class JobSnapshot:
 
     @property
     def all_seen(self) -> bool:
-        """No rank is on a host that is not observed: such a one may be what the others wait for."""
+        """True if no rank is on a host that is not observed: the others may be waiting for such a rank."""
         size = max((rank.world_size or 0 for rank in self.ranks.values()), default=0)
         return size == self.living_count if size else self.whole
 
     @property
     def silent_since_ns(self) -> int:
-        """When the last of the living ranks came into its state: since then none has moved."""
+        """When the last of the living ranks came into its state: none has moved since."""
         return max(map(self.since_ns, self.ranks.values()), default=self.now_ns)
 
     @property

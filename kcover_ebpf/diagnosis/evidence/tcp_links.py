@@ -1,4 +1,4 @@
-"""TCP connections between the ranks of a snapshot: who has not read, who has not sent, which link is lost."""
+"""Evidence from TCP connections between ranks: a rank that does not read, one that does not send, a lost link."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _SEND_LEAD_S = SEND_LEAD_NS / NS
 
 @dataclass(frozen=True, slots=True)
 class LostLink:
-    """A connection on which a sender repeats itself without an answer."""
+    """A connection whose sender retransmits without an answer."""
 
     rank: int | None
     pid: Pid
     peer_pid: Pid | None
-    """None when the other end is not on this host."""
+    """None if the other end is not on this host."""
     peer_rank: int | None
     local: Endpoint
     remote: Endpoint
     backoff: int
     unacked_bytes: int
     age_s: float
-    """Since it broke, at least: since its first repetition that stayed without an answer."""
+    """Seconds since it broke, at least: since its first unanswered retransmission."""
 
     @property
     def text(self) -> str:
-        """The edge for people."""
+        """Both ends, the unanswered bytes and the back-off, as one line."""
         return (
             f"{_end(self.rank, self.local)} -> {_end(self.peer_rank, self.remote)}: "
             f"{self.unacked_bytes} B unanswered, back-off {self.backoff}"
@@ -77,7 +77,7 @@ def lost_edges(ranks: Iterable[RankSnapshot], endpoints: EndpointIndex) -> list[
 
 
 def window_closed(socket: SocketSnapshot) -> bool:
-    """True when a sender asks in vain for room: the peer answers, but does not read."""
+    """True if a sender probes a full window: the peer answers, but does not read."""
     return socket.unacked == 0 and socket.unsent > socket.window
 
 
@@ -108,7 +108,7 @@ def common_end(edges: Iterable[LostLink], rank_count: int) -> Pid | None:
 
 
 def both_ends(edges: Iterable[LostLink]) -> tuple[int, int] | None:
-    """The two ranks of a single lost link, lower one first: it may be either; None if there are more links."""
+    """The two ranks of a single lost link, lower one first: either may be at fault; None if there are more links."""
     ends = {frozenset({edge.rank, edge.peer_rank}) for edge in edges}
     known = sorted(rank for rank in ends.pop() if rank is not None) if len(ends) == 1 else []
     return (known[0], known[1]) if len(known) == 2 else None
@@ -117,7 +117,7 @@ def both_ends(edges: Iterable[LostLink]) -> tuple[int, int] | None:
 def unread(
     rank: RankSnapshot, endpoints: EndpointIndex, ranks: Mapping[Pid, object]
 ) -> tuple[int, int]:
-    """(bytes, connections) of the training's data that peers sent to this rank and that it did not read."""
+    """(bytes, connections) of payload that peers sent to this rank and that it did not read."""
     waiting = [
         socket.unread
         for socket in _payload(rank)
@@ -129,11 +129,11 @@ def unread(
 def oldest_sender(
     ranks: Mapping[Pid, RankSnapshot], endpoints: EndpointIndex
 ) -> tuple[Pid, float] | None:
-    """(the rank that sent last before all others, lead in seconds); None without a clear lead.
+    """(the rank whose last send was before all others', lead in seconds); None without a clear lead.
 
     Each rank sends as it enters a ring or an all-to-all; the one that never entered has only received. Source:
-    measured, docs/decisions/0003. Where ranks were not seen to send alike while the job was healthy (a broadcast, a
-    pipeline), or some may be on a host that is not seen, the order says nothing.
+    measured, docs/decisions/0003. If ranks did not send at the same time while the job was healthy (a broadcast, a
+    pipeline), or some may be on an unobserved host, the order shows nothing.
     """
     alike = {rank.sends_alike for rank in ranks.values()} - {None}
     if endpoints.elsewhere or alike == {False}:

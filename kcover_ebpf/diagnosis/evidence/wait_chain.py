@@ -1,4 +1,4 @@
-"""The walk: from everyone who waits to the process at the end of the chain."""
+"""Follows chains of waits, from each rank that waits to the process at the end."""
 
 from __future__ import annotations
 
@@ -16,27 +16,26 @@ from kcover_ebpf.tunables.diagnosis import LONE_FLOOR_S
 def split(
     snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]
 ) -> tuple[list[RankSnapshot], list[RankSnapshot]]:
-    """(those who wait for peers, those at the end of a chain)."""
+    """(ranks that wait for peers, ranks at the end of a chain)."""
     futexes = {
         rank_snapshot.pid: rank_snapshot.stack
         for rank_snapshot in ranks
         if rank_snapshot.state is State.FUTEX and rank_snapshot.stack
     }
-    # while ranks are missing, who came first waits for them elsewhere than who came last
+    # while ranks are missing, the first to arrive wait elsewhere for them than the last
     comparable = len(ranks) > 1 and not snapshot.starting
     known = {rank_snapshot.pid for rank_snapshot in ranks if rank_snapshot.known_wait}
     odd = set(stacks.outliers(futexes, known)) if comparable else set()
-    # several ranks that spin wait busily for a device or for each other; a single one is at the end
-    # of a chain
+    # several ranks that spin wait busily for a device or for each other; a single one is at the end of a chain
     spinning = [rank_snapshot for rank_snapshot in ranks if rank_snapshot.state is State.SPINNING]
     waits = WAITING | ({State.SPINNING} if len(spinning) > 1 else set())
     asking = any(_asks_peers(rank_snapshot, waits) for rank_snapshot in ranks)
     if comparable and not odd and futexes and asking:
-        # a busy waiter is in the collective for certain; a futex that no process ever left is not
+        # a rank that polls is certainly in the collective; one at a futex that no process ever left is not
         odd = futexes.keys() - known
         on_device = sum(rank_snapshot.state is State.ON_DEVICE for rank_snapshot in ranks)
-        # most ranks are in a collective that is seldom called; and one that waits for its device while the others wait
-        # for it is in an evaluation
+        # either most ranks are in a rare collective; or a rank waits for its device in an evaluation while the others
+        # wait for it
         if 2 * len(odd) > len(ranks) or (on_device and len(odd) >= on_device):
             odd = set()
     waiting, sinks = [], []
@@ -50,7 +49,7 @@ def split(
 
 
 def _asks_peers(rank: RankSnapshot, waits: Collection[State]) -> bool:
-    """True where a rank surely waits for ranks: a connection that never carried training data may lead anywhere."""
+    """True if a rank certainly waits for ranks: a connection that never carried payload may lead anywhere."""
     if rank.state is State.FUTEX or rank.state not in waits:
         return False
     return rank.awaits is None or any(
@@ -59,7 +58,7 @@ def _asks_peers(rank: RankSnapshot, waits: Collection[State]) -> bool:
 
 
 def follow(snapshot: JobSnapshot, first_rank: RankSnapshot) -> RankSnapshot:
-    """The process at the end of the chain of waits for children, pipes and locks; itself if it ends there."""
+    """The process at the end of the chain of waits for children, pipes and locks; the rank itself if it ends there."""
     seen, last_rank = {first_rank.pid}, first_rank
     while last_rank.state in (State.CHILD, State.LOCK, State.READ):
         ahead = [
@@ -79,7 +78,8 @@ def follow(snapshot: JobSnapshot, first_rank: RankSnapshot) -> RankSnapshot:
 
 def _weight(rank: RankSnapshot, waited_by: Pid) -> int:
     # among several children the one that cannot continue explains the wait; an idle one, which waits for
-    # work from the very rank that waits, does not
+    # among several children the one that cannot continue explains the wait; an idle child, which waits for work from
+    # the very rank that waits, does not
     if rank.state is State.READ and waited_by in rank.waits_for:
         return 3 if rank.writes else 0
     if rank.state in STOPPED:
@@ -92,16 +92,16 @@ def _weight(rank: RankSnapshot, waited_by: Pid) -> int:
 
 
 def is_cycle(first_rank: RankSnapshot, end_rank: RankSnapshot) -> bool:
-    """True if the process that a rank waits for waits itself until that rank reads what it wrote: a full pipe.
+    """True if the process that a rank waits for waits in turn until that rank reads its output: a full pipe.
 
-    Not where a side thread of the rank, which may be the one that reads, waits for something that ends.
+    False if a side thread of the rank, which may be the one that reads, waits for something that ends.
     """
     awaited = end_rank.pid != first_rank.pid and first_rank.pid in end_rank.waits_for
     return awaited and end_rank.writes and not first_rank.beside
 
 
 def is_effort(snapshot: JobSnapshot, rank: RankSnapshot) -> bool:
-    """True if what is at the end of this chain explains why others wait, and is still believed."""
+    """True if the end of this chain explains why others wait, and is still given time."""
     end = follow(snapshot, rank)
     if end.state is State.TRACED:
         return True
@@ -110,7 +110,7 @@ def is_effort(snapshot: JobSnapshot, rank: RankSnapshot) -> bool:
         return min(silence_s, rank.age_s) < policy.quiet_cap_s
     if end.state is State.THROTTLED:
         # one rank without a CPU has its own limit; several mean that the host is overloaded
-        ranks = [other.state for other in snapshot.ranks.values()]
+        ranks = [rank_snapshot.state for rank_snapshot in snapshot.ranks.values()]
         return ranks.count(State.THROTTLED) > 1
     if end.state is State.DUMPING:
         return silence_s < policy.core_dump_patience_s
@@ -125,9 +125,9 @@ def is_effort(snapshot: JobSnapshot, rank: RankSnapshot) -> bool:
 
 
 def awaits_unseen(snapshot: JobSnapshot, rank: RankSnapshot) -> bool:
-    """True if nothing is seen to work for it: at the end of its chain is a service, or a helper."""
+    """True if no work for it is observed: at the end of its chain is a service, or a helper."""
     return follow(snapshot, rank).state in _UNSEEN
 
 
 _UNSEEN = frozenset({State.OUTSIDE, State.HELPED})
-"""What it waits for is outside of the job or a helper: after a minute people are shown it, as a suspicion."""
+"""Waits for something outside of the job, or for a helper: after a minute they are reported as a suspicion."""

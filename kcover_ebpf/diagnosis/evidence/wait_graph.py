@@ -1,4 +1,4 @@
-"""Who waits for whom, in a few lines for people, and what runs beside the waits and does not count as work. Pure."""
+"""The graph of waits in a few lines of text, with the work that does not count. Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _ENDS = {
     State.SLEEPING: "a timer",
     State.SLEEP_LONG: "a timer of ten minutes or more",
     State.NAPPING: "something it asks for every few milliseconds",
-    State.STOPPED: "who stopped it",
-    State.FROZEN: "who froze it",
+    State.STOPPED: "the process that stopped it",
+    State.FROZEN: "the process that froze it",
     State.TRACED: "a debugger",
     State.THROTTLED: "a CPU",
     State.FAULTING: "a page",
@@ -38,7 +38,7 @@ _WORK = {
 
 
 def lines(snapshot: JobSnapshot, compared_snapshot: JobSnapshot) -> tuple[str, ...]:
-    """The graph of a job whose ranks wait: `snapshot` as it is, `compared_snapshot` as its control group shows it."""
+    """The graph of a job whose ranks wait: `snapshot` as observed, `compared_snapshot` with the control group."""
     ranks = list(compared_snapshot.ranks.values())
     waiting, sinks = wait_chain.split(compared_snapshot, ranks)
     if not waiting or not sinks:

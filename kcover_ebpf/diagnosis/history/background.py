@@ -1,9 +1,8 @@
-"""What a process does beside the wait of its lead thread, and how much of that is more than it always does. Pure.
+"""Work of a process during the wait of its lead thread, and how much of it exceeds its usual work. Pure.
 
-Threads that wake for nothing, log lines and telemetry continue while a job hangs, so they explain no wait. What a
-process does in healthy times is learned here, what its peers do meanwhile is compared by `control_group`. Neither
-discounts work that burns a good part of a CPU, or moves files: that is what a step, an evaluation or a checkpoint looks
-like.
+Threads that wake without work, log lines and telemetry continue while a job hangs, so they explain no wait. The usual
+work of a process is learned here in healthy times; `control_group` compares it with its peers. Neither discounts work
+that uses a good part of a CPU, or moves files: a step, an evaluation or a checkpoint looks like that.
 """
 
 from __future__ import annotations
@@ -37,48 +36,48 @@ from kcover_ebpf.tunables.diagnosis import COMPUTE_SHARE, STORAGE_CALLS_RATE, ST
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What one process used between two totals."""
+    """Resources that one process used between two totals."""
 
     side_cpus: float = 0.0
-    """CPUs of all threads but the lead, and but those that burn a CPU in waiting."""
+    """CPUs used by all threads except the lead, and except those that burn a CPU in a wait."""
     file_bytes_s: float = 0.0
-    """From and to storage."""
+    """Bytes a second from and to storage."""
     call_bytes_s: float = 0.0
-    """In read and write calls of any kind of file."""
+    """Bytes a second in read and write calls of any kind of file."""
 
 
 @dataclass(slots=True)
 class Background:
-    """What one process used in healthy times."""
+    """Resources that one process usually uses in healthy times."""
 
     _healthy: deque[Used] = field(default_factory=lambda: deque(maxlen=BACKGROUND_INTERVALS))
     _usually_used: Used | None = None
-    """What is no more than usual; None until it is asked for after something was learned."""
+    """The usual use; None until it is computed after something was learned."""
     _programs: dict[str, int] = field(default_factory=dict)
-    """By name, how long children that came and went took at most, in nanoseconds."""
+    """Name -> longest run in nanoseconds of children that began and ended."""
 
     @property
     def interval_count(self) -> int:
-        """Healthy intervals that were seen, of late."""
+        """Healthy intervals that are remembered."""
         return len(self._healthy)
 
     def learn(self, used: Used) -> None:
-        """Take what was used in a healthy interval."""
+        """Remember the use in a healthy interval."""
         self._healthy.append(used)
         self._usually_used = None
 
     def learn_program(self, name: str, lasts_ns: int) -> None:
-        """Take that a child of this name began and ended beside healthy training."""
+        """Remember that a child of this name began and ended during healthy training."""
         if name in self._programs or len(self._programs) < PROGRAMS_KEPT:
             self._programs[name] = max(lasts_ns, self._programs.get(name, 0))
 
     def has_run(self, name: str, lasts_ns: int) -> bool:
-        """True if children of this name took as long beside healthy training, and no wait is due to one so short."""
+        """True if children of this name ran as long during healthy training: one so short is not waited for."""
         usual_ns = EFFORT_FACTOR * self._programs.get(name, 0)
         return lasts_ns < min(usual_ns, LONGEST_PROGRAM_NS)
 
     def beyond(self, used: Used) -> Used:
-        """How much more was used than in healthy times; less than nothing where it was less."""
+        """Use beyond that of healthy times; negative where it was less."""
         usual = self._usually_used = self._usually_used or self._usual()
         return Used(
             used.side_cpus - usual.side_cpus,
@@ -98,7 +97,7 @@ class Background:
 
 
 def _rates(used: Used) -> tuple[float, float]:
-    """Of computing and of storage, in the smallest efforts that count."""
+    """Rates of computing and of storage, in units of the smallest effort that counts."""
     storage = max(used.file_bytes_s / STORAGE_RATE, used.call_bytes_s / STORAGE_CALLS_RATE)
     return used.side_cpus / COMPUTE_SHARE, storage
 
@@ -109,31 +108,31 @@ def _capped(past: list[float], most: float) -> float:
 
 @dataclass(slots=True)
 class Efforts:
-    """What a process does beside the wait of its lead, as rates over intervals; times are boottime nanoseconds.
+    """Work of a process during the wait of its lead, as rates over intervals; times are boottime nanoseconds.
 
-    A thread that wakes ten times a second burns all of its CPU in some hundredth of one: an interval is at least half a
-    second, however close the passes are.
+    A thread that wakes ten times a second uses all its CPU in bursts of milliseconds: an interval is at least half a
+    second, however frequent the passes are.
     """
 
     background: Background = field(default_factory=Background)
     latest: dict[Effort, tuple[int, int]] = field(default_factory=dict)
     """The last interval (from, to) with each kind of effort."""
     rates: dict[Effort, float] = field(default_factory=dict)
-    """How much of each kind that was, in the smallest one that counts."""
+    """Amount of each kind, in units of the smallest effort that counts."""
     storage_moved_ns: int = 0
-    """Last time that more bytes than always went to or came from storage; 0 before."""
+    """Last time that more bytes than usual moved from or to storage; 0 before."""
     beyond_ns: int = 0
-    """Last time that it computed beside its lead, or moved any bytes, more than always; 0 before."""
+    """Last time that it computed on side threads, or moved bytes, more than usual; 0 before."""
     sides_run: bool = False
-    """Side threads used a CPU in the last interval, so that their program's threads may have to take turns."""
+    """Side threads used a CPU in the last interval, so the threads of its program may have to take turns."""
     measured_ns: int = 0
     """End of the last interval; 0 before."""
     _intervals: deque[tuple[int, int, float, float]] = field(
         default_factory=lambda: deque(maxlen=EFFORT_INTERVALS)
     )
-    """(from, to, rate of computing, rate of storage) of the last ones, with what it always does."""
+    """(from, to, rate of computing, rate of storage) of the last intervals, usual work included."""
     _began_totals: ProcessTotals | None = None
-    """Those with which the present interval begins."""
+    """Totals at the start of the present interval; None before the first."""
 
     def observe(
         self,
@@ -143,7 +142,7 @@ class Efforts:
         *,
         learns: bool,
     ) -> None:
-        """Take the sums of one pass, without what `lead_thread` did; `learns`: the job is healthy."""
+        """Take the totals of one pass, without the use of `lead_thread`. `learns`: the job is healthy."""
         began = self._began_totals
         elapsed_ns = 0 if began is None else totals.boottime_ns - began.boottime_ns
         if began is not None and 0 <= elapsed_ns < EFFORT_INTERVAL_NS:
@@ -171,13 +170,13 @@ class Efforts:
 
     @property
     def are_known(self) -> bool:
-        """True once so many healthy intervals were seen that what happens now and then is among them."""
+        """True once enough healthy intervals were observed to include work that happens only now and then."""
         return self.background.interval_count >= BACKGROUND_KNOWN
 
     def during(self, since_ns: int, recent_ns: int) -> Effort | None:
         """The most recent kind of effort in an interval that began after `since_ns` and ended after `recent_ns`.
 
-        What the last interval shows counts until the next one, however long that takes. None if there was none.
+        The last interval counts until the next one ends, however long that takes. None if there was none.
         """
         recent_ns = min(recent_ns, self.measured_ns)
         recent = [
@@ -188,9 +187,9 @@ class Efforts:
         return max(recent, key=lambda pair: pair[0])[1] if recent else None
 
     def most(self, since_ns: int, recent_ns: int) -> tuple[float, float]:
-        """The highest rates of computing and of storage in intervals as for `during`, with what it always does.
+        """Highest rates of computing and of storage in intervals as for `during`, usual work included.
 
-        0 where there was no interval.
+        Zeros if there was no interval.
         """
         recent_ns = min(recent_ns, self.measured_ns)
         found = [
@@ -209,8 +208,8 @@ class Efforts:
 
 
 def _idle_cpu_ns(thread: ThreadHistory, lead_thread: ThreadHistory | None) -> int:
-    # a network thread of NCCL spins on every rank that has joined, an autograd thread waits for its device: a CPU that
-    # is burned in waiting is no work
+    # A network thread of NCCL spins on every rank that has joined; an autograd thread waits for its device. CPU that
+    # is burned in a wait is no work.
     used_ns = thread.take_cpu_ns()
     waits = thread.burning_since_ns is not None and (thread.waits_in or thread.waits_busily)
     return used_ns if thread is lead_thread or waits else 0

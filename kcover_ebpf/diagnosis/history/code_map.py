@@ -1,8 +1,8 @@
-"""In whose code a thread burns a CPU: waiting for a device, for other ranks, or its own work. Pure.
+"""The code in which a thread burns a CPU: a wait for a device or for other ranks, or its own work. Pure.
 
-A host thread that waits for a GPU does not sleep: it spins in the driver's library and asks the clock at
-every turn (public back traces: NVIDIA/nccl issues 117, 585, 899, 901). Its registers vary like those of
-a computation; the module that its instruction pointer lies in does not.
+A host thread that waits for a GPU does not sleep: it spins in the driver's library and reads the clock in every
+iteration (public back traces: NVIDIA/nccl issues 117, 585, 899, 901). Its registers vary like those of a computation;
+the module of its instruction pointer does not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kcover_ebpf.facts.host import Module
 
 
 class Code(Enum):
-    """What a thread does in a module; the value is the text for people."""
+    """Activity of a thread in a module; the value is the text for people."""
 
     # members are compared by identity; Enum's own is a call of Python for each look-up
     __hash__ = object.__hash__
@@ -26,7 +26,7 @@ class Code(Enum):
     COLLECTIVE = "waits in the collective library"
     MESSAGES = "waits for messages"
     PLUMBING = "any of these"
-    """The C library and the vDSO: whoever called it decides."""
+    """The C library and the vDSO: the caller decides."""
     OWN = "works"
 
 
@@ -68,25 +68,25 @@ _MODULES: dict[str, Code] = {
     "librt-": Code.PLUMBING,
 }
 SAVED_REGISTERS = 6
-"""A callee saves at most so many on x86-64 (System V ABI, 3.2.1)."""
+"""Registers that a callee saves at most on x86-64 (System V ABI, 3.2.1)."""
 PREFIXES = tuple(_MODULES)
-"""Beginnings of names of files by which a module is known."""
+"""Beginnings of the names of files that identify a module."""
 
 
 @lru_cache(maxsize=1024)
 def of_module(name: str) -> Code:
-    """What a thread does that burns in this file (its base name, as in /proc/PID/maps)."""
+    """Activity of a thread that burns in this file (its base name, as in /proc/PID/maps)."""
     fitting = [prefix for prefix in _MODULES if name.startswith(prefix)]
     return _MODULES[max(fitting, key=len)] if fitting else Code.OWN
 
 
 def of_stack(words: Iterable[str]) -> Code | None:
-    """The same from the code words of a stack, innermost first; None if all is plumbing, or nothing can be said.
+    """Activity by the code words of a stack, innermost first; None if all is plumbing, or nothing can be concluded.
 
-    Registers that a callee saved lie before its return address, and words left over from earlier calls anywhere: the
-    vDSO's clock, called from the driver's library by way of the C library, may have saved a pointer into the
-    interpreter. So own code before these two is none; before a library that waits, otherwise, it says nothing. And one
-    reading decides nothing.
+    A callee's saved registers lie before its return address, and words of earlier calls may be anywhere: the vDSO's
+    clock, called from the driver's library by way of the C library, may have saved a pointer into the interpreter. So
+    own code before these two is ignored; before a library that waits it decides nothing. One reading alone never
+    decides.
     """
     codes = [of_module(word.rpartition("+")[0]) for word in words]
     called = [(code, len(list(group))) for code, group in groupby(codes)]
@@ -100,7 +100,7 @@ def of_stack(words: Iterable[str]) -> Code | None:
 
 
 class CodeMap:
-    """Where the executable mappings of one process lie."""
+    """Addresses of the executable mappings of one process."""
 
     def __init__(self, modules: Sequence[Module] = ()) -> None:
         ordered = sorted(modules, key=lambda module: module.start)
@@ -114,7 +114,7 @@ class CodeMap:
         return bool(self._starts)
 
     def at(self, address: int) -> Code | None:
-        """In whose code an instruction lies; None where nothing was mapped when the mappings were read."""
+        """Code of an instruction address; None if nothing was mapped there when the mappings were read."""
         index = bisect_right(self._starts, address) - 1
         if index < 0 or address >= self._ends[index]:
             return None

@@ -1,7 +1,7 @@
-"""Which sockets of one process lead to another one, and where it listens: kept one socket at a time. Pure.
+"""Index of the sockets of one process: those that lead to another process, and its listening ports. Pure.
 
-A program may hold thousands of sockets that are at rest. They are not walked in each pass: what changes is taken as it
-comes, and those that only listen connect the process to no one.
+A program may have thousands of idle sockets. They are not walked in each pass: changes are applied as they come, and
+sockets that only listen connect the process to no other.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import TypeVar
 from kcover_ebpf.facts.kernel import SocketSample
 
 Pair = tuple[tuple[str, int], tuple[str, int]]
-"""The addresses and ports of both ends, this one first."""
+"""Address and port of both ends, this one first."""
 _Key = TypeVar("_Key")
 
 
 class Links:
-    """The sockets of one process by what they are."""
+    """The sockets of one process by their purpose."""
 
     def __init__(self) -> None:
         self.version = 0
-        """Grows when a socket with a far end comes or goes, or changes its ends or its state."""
+        """Incremented when a socket with a far end comes or goes, or changes its ends or its state."""
         self._fds: dict[int, None] = {}
         self._pairs: Counter[Pair] = Counter()
         self._ports: Counter[int] = Counter()
@@ -34,11 +34,11 @@ class Links:
 
     @property
     def pairs(self) -> Collection[Pair]:
-        """The (local, remote) addresses and ports of these."""
+        """The (local, remote) addresses and ports of the sockets in `fds`."""
         return self._pairs.keys()
 
     def listens_on(self, port: int) -> bool:
-        """True where a socket of the process takes connections to this port, on any address."""
+        """True if a socket of the process listens on this port, on any address."""
         return port in self._ports
 
     def observe(self, previous_sample: SocketSample | None, sample: SocketSample) -> None:

@@ -1,4 +1,4 @@
-"""Links that lose packets, or are too narrow, while the job continues: which rank they have in common."""
+"""Links that lose packets, or are too narrow, while the job continues, and the rank that they have in common."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LossyLink:
     rate_per_s: float
     pid: Pid | None
     is_local: bool
-    """That rank has them, or one link; else all are late, as where ranks get too little of the CPUs."""
+    """True if the losses concern one rank or one link; False if all are late, as when ranks get too little CPU."""
 
 
 class LossWatch:
@@ -38,14 +38,14 @@ class LossWatch:
         self._seen: deque[tuple[int, frozenset[Pid]]] = deque(maxlen=_MOST)
 
     def observe(self, retransmit: TcpRetransmit, ranks: Mapping[Pid, ProcessHistory]) -> None:
-        """Take one retransmission; those on connections to anything but a rank do not count."""
+        """Take one retransmission; those on connections to anything except a rank do not count."""
         if retransmit.pid in ranks and (ends := _ends(ranks, retransmit)):
             self._seen.append((retransmit.boottime_ns, ends))
 
     def lossy(self, now_ns: int, slowed: bool) -> LossyLink | None:
         """The lossy link of the last ten seconds; None while losses are as rare as in healthy times.
 
-        `slowed`: the job moves fewer bytes than it used to, so that fewer losses matter.
+        `slowed`: the job moves fewer bytes than it used to, so fewer losses matter.
         """
         if not self._seen:
             return None
@@ -64,17 +64,17 @@ class LossWatch:
 def _ends(
     ranks: Mapping[Pid, ProcessHistory], seen: TcpRetransmit | SocketSample
 ) -> frozenset[Pid] | None:
-    """The ranks at both ends of a connection; None where the other end is none of them."""
+    """The ranks at both ends of a connection; None if the other end is no rank here."""
     far_end = seen.remote, seen.local
     peers = (pid for pid, process in ranks.items() if far_end in process.links.pairs)
     return next((frozenset({seen.pid, pid}) for pid in peers if pid != seen.pid), None)
 
 
 class NarrowLink:
-    """The senders of the last passes whose bytes wait to be taken, by the ranks at both ends.
+    """Senders of the last passes whose bytes wait to be sent or acknowledged, by the ranks at both ends.
 
-    The kernel keeps what a link does not take: unsent, or sent and not acknowledged. Where steps last as long as ranks
-    compute, that is over when a pass looks; behind a narrow link it lasts.
+    The kernel keeps what a link cannot take: unsent, or sent and not acknowledged. If steps are limited by computing,
+    these bytes are gone when a pass samples them; on a narrow link they remain.
     """
 
     def __init__(self) -> None:
@@ -88,12 +88,12 @@ class NarrowLink:
         self._passes.append(frozenset(ends for ends in pairs if ends is not None))
 
     def forget(self) -> None:
-        """The job is as fast as it was."""
+        """Forget the passes: the job is as fast as before."""
         self._passes.clear()
 
     @property
     def pid(self) -> Pid | None:
-        """The rank whose link it is: the bytes that wait have an end there, in most passes; None where none is."""
+        """The rank with the narrow link: in most passes the waiting bytes have an end there. None if there is none."""
         if len(self._passes) < NARROW_PASSES:
             return None
         held = [pairs for pairs in self._passes if pairs]

@@ -43,10 +43,10 @@ from kcover_ebpf.tunables.diagnosis import (
 
 _MOST_THREADS = 4096
 _IDLE_CALLS = frozenset({SyscallFamily.NONE, SyscallFamily.FUTEX})
-"""Those in which a thread is found that only computes, where the threads of its program take turns."""
+"""Calls in which a thread that only computes is found, if the threads of its program take turns."""
 
 Clock = CodeSeen | FabricMoved | GpuSeen | CollectivesLaunched
-"""What shows progress without a sample of a thread or socket."""
+"""Facts that show progress without a sample of a thread or socket."""
 
 
 @dataclass(slots=True)
@@ -61,84 +61,84 @@ class ProcessHistory:
     totals: ProcessTotals | None = None
     sockets: dict[int, SocketSample] = field(default_factory=dict)
     links: Links = field(default_factory=Links)
-    """Which of `sockets` lead to another process."""
+    """Index of `sockets` by where they lead and where they listen."""
     traffic: Traffic = field(default_factory=Traffic)
-    """What each of `sockets` carried."""
+    """Payload and habits of each of `sockets`."""
     descriptors: dict[tuple[int, Inode], DescriptorSample] = field(default_factory=dict)
     exit: ProcessExit | None = None
     is_dying: bool = False
-    """`exit` was announced by the signal that ends it, and has not come yet."""
+    """`exit` was announced by the fatal signal, and the exit itself has not come yet."""
     efforts: Efforts = field(default_factory=Efforts)
     rhythm: Rhythm = field(default_factory=Rhythm)
-    """For what it wakes while its rank trains on, as the child of one."""
+    """The timed waits from which it wakes while its rank trains, as the child of a rank."""
     cpu_share: float = 0.0
     """CPUs used between the last two totals, all threads together."""
     major_fault_rate: float = 0.0
     """Pages fetched from storage or swap a second, between the last two totals."""
     throttled_since_ns: int | None = None
-    """Since when its control group's CPU quota keeps it from a CPU most of the time; None while it does not."""
+    """Since when its control group's CPU quota keeps it off the CPU most of the time; None while it does not."""
     passes_without_totals: int = 0
     """Passes since the one with its last totals."""
     peer_bytes_ns: int = 0
-    """Last time that more than heartbeats went over its connections."""
+    """Last time that more than heartbeats went over its connections; 0 before the first."""
     longest_quiet_ns: int = 0
-    """How long ago that was at most in any pass in which nothing was unusual."""
+    """Longest time since then in any pass in which nothing was unusual."""
     sent_ns: int = 0
-    """When it last sent data of the training, as its own host said; 0 where its connections are all known."""
+    """When it last sent payload, as its own host reported; 0 if its connections are all known."""
     fabric: ByteClock = field(default_factory=lambda: ByteClock(FABRIC_FLOOR))
-    """The RDMA ports that it has open."""
+    """Bytes over the RDMA ports that it has open."""
     gpus: GpuClock = field(default_factory=GpuClock)
-    """The GPUs that it computes on."""
+    """Readings of the GPUs that it computes on."""
     devices: frozenset[str] = frozenset()
     """Files of GPUs, accelerators and RDMA devices that it has open, by its last reading; empty before."""
     code: CodeMap = field(default_factory=CodeMap)
     """Its executable mappings; empty until they were read."""
     code_read_ns: int = 0
-    """When they were read last; 0 before."""
+    """When the mappings were last read; 0 before."""
     sides_asked_ns: int | None = None
-    """When all its threads were asked for, also those that sleep, and have not come yet; None while they were not."""
+    """When a sample of all its threads, even sleeping ones, was requested; None if none is outstanding."""
     sides_read_ns: int = 0
-    """Last pass that sent them; 0 before."""
+    """Last pass that sent all threads; 0 before."""
     active_ns: int = 0
-    """When it last did what a loop without an end does not, and what its side threads did not do all along: it slept
-    though no other thread ran, was in a call other than for a lock, moved bytes, computed beside its lead, began or
-    ended a thread, waited for a page; early by at most a pass. 0 before its first totals."""
+    """When it last did something that an endless loop does not do and that its side threads do not always do: it slept
+    though no other thread ran, was in a call other than for a lock, moved bytes, computed on side threads, began or
+    ended a thread, or waited for a page. Early by at most a pass; 0 before its first totals."""
     healthy_passes: int = 0
-    """Passes of a healthy training in which it was seen,"""
+    """Passes of a healthy training in which it was seen."""
     sleeping_passes: int = 0
-    """in a sleep,"""
+    """Those passes in which its lead thread slept."""
     napping_passes: int = 0
-    """and in naps of milliseconds."""
+    """Those passes in which it napped for milliseconds."""
     healthy_since_ns: int = 0
-    """The first of them; 0 before."""
+    """Time of the first healthy pass; 0 before."""
     _ppid: Pid | None = None
     _first: Tid = field(init=False)
     _worker: Tid | None = None
-    """A thread that works while the first one sleeps."""
+    """A thread that works while the first one sleeps; None if there is none."""
     _peers_clock: ByteClock = field(default_factory=lambda: ByteClock(PEER_BYTES_FLOOR))
 
     def __post_init__(self) -> None:
-        """Its first thread has its own number."""
+        """The tid of the first thread equals the pid."""
         self._first = Tid(self.pid)
 
     @property
     def role(self) -> Role | None:
-        """What it is for in its job; None while that is not known."""
+        """Role in its job; None while unknown."""
         return self.membership.role if self.membership is not None else None
 
     @property
     def rank(self) -> int | None:
-        """Its number in the training, or that of the rank it belongs to; None while that is not known."""
+        """Its rank number, or that of the rank it belongs to; None while unknown."""
         return self.membership.rank if self.membership is not None else None
 
     @property
     def comm(self) -> str:
-        """Its name, as when it was read from /proc; "?" until then."""
+        """Its comm as read from /proc; "?" before that."""
         return self.seen.comm if self.seen is not None else "?"
 
     @property
     def name(self) -> str:
-        """Its name now, which it may have changed since it was read from /proc."""
+        """Its present comm, which may have changed since it was read from /proc."""
         first = self.threads.get(self._first)
         return self.comm if first is None else first.sample.comm
 
@@ -149,15 +149,15 @@ class ProcessHistory:
 
     @property
     def connections(self) -> Sequence[SocketSample]:
-        """Its sockets with a far end, in any order: those that only listen connect it to no one, however many."""
+        """Its sockets with a far end, in any order; sockets that only listen are left out."""
         return [self.sockets[fd] for fd in self.links.fds]
 
     @property
     def lead(self) -> ThreadHistory | None:
-        """The thread that represents the process: its first one (frameworks train in it).
+        """The thread that represents the process: its first one, in which frameworks train.
 
-        Or the one that works while the first sleeps, as where an actor runs the training in its own thread;
-        until the first continues.
+        Or the one that works while the first sleeps, as where an actor runs the training in its own thread, until the
+        first continues.
         """
         first = self.threads.get(self._first)
         if self._worker is None or first is None:
@@ -172,7 +172,7 @@ class ProcessHistory:
 
     @property
     def is_held(self) -> bool:
-        """The same without a debugger, which stops and resumes all the time."""
+        """As `is_stopped`, without a debugger, which stops and resumes all the time."""
         return self.lead is not None and self.lead.sample.state in HELD
 
     @property
@@ -191,14 +191,14 @@ class ProcessHistory:
         self.napping_passes += lead.naps_since_ns is not None
 
     def note_quiet(self, now_ns: int) -> None:
-        """Take for how long it has exchanged nothing, in a pass in which nothing is unusual."""
+        """Note how long it has exchanged nothing, in a pass in which nothing is unusual."""
         if self.peer_bytes_ns:
             self.longest_quiet_ns = max(self.longest_quiet_ns, now_ns - self.peer_bytes_ns)
 
     def note_beside(self, tick: Tick) -> None:
-        """Take where its side threads were found in a pass in which it moved on, which is known only at its end.
+        """Note where its side threads were in a pass in which it made progress, which is known only at its end.
 
-        In a pass that visits all of its threads those that were found where they had been, at rest, are not sent.
+        A pass that visits all of its threads does not send those that rest where they had been.
         """
         began_ns = tick.boottime_ns - tick.period_ns
         moved_ns = self._moved_ns(tick)
@@ -208,7 +208,7 @@ class ProcessHistory:
             thread.note_beside(moved_ns, is_sent=thread.sample.boottime_ns > began_ns)
 
     def _moved_ns(self, tick: Tick) -> int | None:
-        # what goes between GPUs may not be seen: then its lead shows it
+        # traffic between GPUs may not be observable: then the lead thread shows progress
         if self.data_ns or not self.code.drives_device:
             return self.data_ns if self.data_ns >= tick.boottime_ns else None
         progress_ns = 0 if self.lead is None else self.lead.progress_ns
@@ -217,7 +217,7 @@ class ProcessHistory:
     def note_child_beside(
         self, child_process: ProcessHistory, tick: Tick, table: SyscallTable
     ) -> None:
-        """Take where a process that belongs to this rank was found in such a pass."""
+        """Note where a process of this rank was in such a pass."""
         lead_thread = child_process.lead
         visited = child_process._was_visited(tick.boottime_ns - tick.period_ns)
         moved_ns = self._moved_ns(tick)
@@ -229,23 +229,23 @@ class ProcessHistory:
 
     @property
     def rests(self) -> bool:
-        """True if it slept through the healthy training and exchanged nothing: a monitor, for which none waits."""
+        """True if it slept through the healthy training and exchanged nothing: a monitor, which no rank waits for."""
         if self.healthy_passes < RESTS_PASSES or self.data_ns >= self.healthy_since_ns:
             return False
         return self.sleeping_passes >= RESTS_SHARE * self.healthy_passes
 
     def habits_are_known(self, now_ns: int) -> bool:
-        """True once it was seen for so long while healthy that what runs and waits beside its steps is known."""
+        """True once its healthy training was observed for long enough to know its background work and usual waits."""
         lasts_ns = now_ns - self.healthy_since_ns if self.healthy_since_ns else 0
         return lasts_ns >= HABITS_NS and self.efforts.are_known
 
     @property
     def naps_while_healthy(self) -> bool:
-        """True if it was seen to nap while the job was healthy: its way to wait."""
+        """True if it napped while the job was healthy: that is how it waits."""
         return self.napping_passes >= NAPS_KNOWN_PASSES
 
     def rests_since(self, now_ns: int) -> int | None:
-        """Since when its first thread sleeps, where that is so long that another one may train; else None."""
+        """Since when its first thread sleeps, if long enough that another thread may train; else None."""
         first = self.threads.get(self._first)
         if first is None or first.burning_since_ns is not None:
             return None
@@ -280,7 +280,7 @@ class ProcessHistory:
     ) -> bool:
         if table.family(sample.syscall) not in _IDLE_CALLS:
             return True
-        # beside threads that run it sleeps for its interpreter's lock
+        # while its other threads run, it sleeps for the interpreter's lock
         return sample.voluntary_count != earlier_sample.voluntary_count and (
             not self.efforts.sides_run
         )
@@ -289,7 +289,7 @@ class ProcessHistory:
         return tid in (self._first, self._worker)
 
     def on_clock(self, seen: Clock) -> bool:
-        """Take where a burning thread was called from, bytes, launches, or its GPUs; True if that shows progress."""
+        """Take the stack of a burning thread, bytes, launches, or its GPUs; True if that shows progress."""
         if isinstance(seen, CollectivesLaunched):
             return seen.count > 0
         if isinstance(seen, GpuSeen):
@@ -305,7 +305,7 @@ class ProcessHistory:
         return progressed and self._represents(seen.tid)
 
     def lose_clock(self, now_ns: int) -> bool:
-        """True, once, when a clock that it had is not read any more."""
+        """True, once, when a clock that it had is no longer read."""
         is_lost = self.gpus.is_lost(now_ns)
         if is_lost:
             self.gpus = GpuClock()
@@ -313,28 +313,29 @@ class ProcessHistory:
 
     @property
     def side_threads(self) -> list[ThreadHistory]:
-        """All known threads but the lead one."""
+        """All known threads except the lead thread."""
         lead = self.lead
         return [thread for thread in self.threads.values() if thread is not lead]
 
     def on_exec(self) -> None:
-        """It became another program."""
+        """Forget threads and code: it became another program."""
         self._ppid = self.ppid
         self.seen, self.code, self.code_read_ns = None, CodeMap(), 0
         self.devices = frozenset()
 
     @property
     def ppid(self) -> Pid | None:
-        """Its parent when it was read last; None before."""
+        """Parent pid at the last reading; None before the first."""
         return self._ppid if self.seen is None else self.seen.ppid
 
     def on_devices(self, seen: ThreadReading | CodeSeen) -> None:
-        """Take which devices it has open."""
+        """Note which device files it has open."""
         if seen.devices is not None:
             self.devices = seen.devices
 
     def _forget_threads(self) -> None:
-        # the end of a thread is not reported; in a process that keeps making new ones the oldest samples go
+        # the end of a thread is not reported; in a process that keeps starting new ones the oldest samples are
+        # dropped
         oldest = sorted(
             self.threads.values(), key=lambda thread_history: thread_history.sample.boottime_ns
         )
@@ -343,7 +344,7 @@ class ProcessHistory:
                 del self.threads[thread.sample.tid]
 
     def on_totals(self, totals: ProcessTotals, *, learns: bool = False) -> None:
-        """Take the sums of one pass and derive the effort made since those before; `learns`: the job is healthy."""
+        """Take the totals of one pass and compute the effort since the previous ones. `learns`: the job is healthy."""
         before, self.totals, self.passes_without_totals = self.totals, totals, 0
         if self.sides_asked_ns is not None and totals.boottime_ns > self.sides_asked_ns:
             self.sides_asked_ns, self.sides_read_ns = None, totals.boottime_ns
@@ -364,7 +365,7 @@ class ProcessHistory:
         self.throttled_since_ns = since_ns if throttled else None
 
     def on_socket(self, sample: SocketSample) -> int:
-        """Take a socket; returns by how many payload bytes it moved (0 for a new one)."""
+        """Take a socket sample; returns the payload bytes that it moved (0 for a new one)."""
         before = self.sockets.get(sample.fd)
         self.sockets[sample.fd] = sample
         self.links.observe(before, sample)
@@ -379,7 +380,7 @@ class ProcessHistory:
 
     @property
     def data_ns(self) -> int:
-        """Last time that more than heartbeats came or went (connections, RDMA ports, NVLink); 0 before the first."""
+        """Last time that more than heartbeats moved (connections, RDMA ports, NVLink); 0 before the first."""
         return max(self.peer_bytes_ns, self.fabric.moved_ns, self.gpus.nvlink_ns)
 
 

@@ -1,8 +1,8 @@
-"""Clocks of progress: bytes of whatever carries the data of a job, and what its GPUs do. Pure.
+"""Clocks of progress: the bytes that carry a job's payload, on any path, and the activity of its GPUs. Pure.
 
-A job needs one clock that moves while it is healthy and stops while it hangs. Which one that is depends on the
-job: TCP between its ranks, RDMA ports, NVLink, PCIe, changes of its GPUs' utilisation and power, the code that its lead
-threads are found in. All of them report to `JobProgress.progress`, and the cadence is learned from whichever moves.
+A job needs one clock that moves while it is healthy and stops while it hangs. Which one that is depends on the job: TCP
+between its ranks, RDMA ports, NVLink, PCIe, changes of its GPUs' utilisation and power, or the code of its lead
+threads. All of them report to `JobProgress.progress`, and the cadence is learned from those that move.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class ByteClock:
     """The bytes that one process moves over one kind of path."""
 
     floor_bytes: int
-    """Fewer in one pass are never more than heartbeats."""
+    """Bytes of one pass up to which they are never more than heartbeats."""
     typical_share: float = PAYLOAD_SHARE
-    """Of what it moved in a pass while it moved payload: less is no more than heartbeats."""
+    """Share of its usual payload bytes per pass below which bytes are heartbeats."""
     moved_ns: int = 0
     """Boottime of the last pass that moved more than heartbeats; 0 before the first."""
     _typical_bytes: float = 0.0
@@ -45,13 +45,13 @@ class ByteClock:
 
 @dataclass(slots=True)
 class GpuClock:
-    """What the GPUs of one process show of its progress.
+    """Progress as shown by the GPUs of one process.
 
-    That a GPU is busy shows none: a kernel that waits for its peers, or never ends, keeps it as busy as training.
+    A busy GPU shows none: a kernel that waits for its peers, or never ends, keeps it as busy as training.
     """
 
     seen: GpuSeen | None = None
-    """The last reading; None before the first, and once there are no more."""
+    """The last reading; None before the first, and after the clock was lost."""
     _nvlink_clock: ByteClock = field(default_factory=lambda: ByteClock(NVLINK_FLOOR_BYTES))
     _pcie_clock: ByteClock = field(default_factory=lambda: ByteClock(PCIE_FLOOR_BYTES, PCIE_SHARE))
     _moved: bool = False
@@ -59,8 +59,8 @@ class GpuClock:
     def observe(self, seen: GpuSeen, *, has_other: bool) -> bool:
         """Take a reading; True if it shows progress.
 
-        `has_other`: payload of the process is seen on another path. Bytes over PCIe count only where it is not: a
-        GPU that waits for the network may read the memory of the host all the time.
+        `has_other`: payload of the process is observed on another path. Bytes over PCIe count only if it is not: a GPU
+        that waits for the network may read host memory all the time.
         """
         self.seen = seen
         at_ns = seen.boottime_ns
@@ -76,7 +76,7 @@ class GpuClock:
         return self._nvlink_clock.moved_ns
 
     def is_lost(self, now_ns: int) -> bool:
-        """True once a clock that moved is not read any more."""
+        """True once a clock that moved is no longer read."""
         return (
             self._moved
             and self.seen is not None

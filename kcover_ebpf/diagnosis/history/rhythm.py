@@ -1,7 +1,7 @@
-"""For what the child of a rank wakes again and again while that rank trains on. Pure.
+"""The timed waits from which the child of a rank wakes again and again while that rank trains. Pure.
 
-A program that reports, watches or keeps something alive wakes from a timed wait, does little, and waits in the same
-place of its code again, for as long as its rank lives. It does so while the job hangs too, so that it explains no wait.
+A program that reports, watches or sends heartbeats wakes from a timed wait, does little, and waits at the same place of
+its code again, as long as its rank lives. It does so while the job hangs too, so it explains no wait.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from kcover_ebpf.tunables.certainty import (
 from kcover_ebpf.tunables.diagnosis import MOVE_SHARE
 
 _Place = tuple[int, int]
-"""Call, and user stack pointer."""
+"""(system call, user stack pointer) of a timed wait."""
 
 
 @dataclass(slots=True)
 class Rhythm:
-    """Where the lead thread of one process waits until a time, pass after pass; times are boottime nanoseconds."""
+    """Timed waits of the lead thread of one process, pass by pass; times are boottime nanoseconds."""
 
     unusual_ns: int = 0
     """Last progress that was more than such a wake; 0 before the first."""
     _count: int = 0
-    """Passes in which its rank trained on,"""
+    """Passes in which its rank made progress."""
     _found: dict[_Place, FoundWaits] = field(default_factory=dict)
-    """and those of them that found it in such a wait, by its place."""
+    """Place -> those of these passes that found it in a timed wait there."""
     _shares: deque[float] = field(default_factory=lambda: deque(maxlen=BACKGROUND_INTERVALS))
-    """Of a CPU, that it used in the last of them."""
+    """Share of a CPU that it used in each of the last such passes."""
     _strays_ns: int = 0
-    """Since when each progress found it elsewhere; 0 where the last one did not."""
+    """Since when each progress found it elsewhere; 0 if the last one did not."""
     _began: tuple[int, int] = (0, 0)
-    """(boottime, CPU time) with which its present interval begins."""
+    """(boottime, CPU time) at the start of its present interval."""
 
     def note_beside(self, lead_thread: ThreadHistory, moved_ns: int, table: SyscallTable) -> None:
-        """Take what it did in a pass in which its rank moved data, at the boottime `moved_ns`."""
+        """Note its activity in a pass in which its rank moved data, at the boottime `moved_ns`."""
         self._count += 1
         self._shares.append(lead_thread.cpu_share)
         place = _timed_place(lead_thread.sample, table)
@@ -56,10 +56,10 @@ class Rhythm:
         found.last_ns, found.count = moved_ns, found.count + 1
 
     def on_progress(self, lead_thread: ThreadHistory, table: SyscallTable) -> None:
-        """Take that the lead thread was seen to do something since its sample before.
+        """Note that the lead thread did something since its previous sample.
 
-        Found on a CPU it is anywhere: its CPU shows whether it works. One wake is a good part of a short pass, so that
-        its share is one of half a second at least; and who works elsewhere does so for as long.
+        On a CPU it may be anywhere: its use of CPU shows whether it works. One wake is a good part of a short pass, so
+        the share is taken over half a second at least; work elsewhere must last as long.
         """
         sample = lead_thread.sample
         place = _timed_place(sample, table)
@@ -81,7 +81,7 @@ class Rhythm:
 
     @property
     def is_known(self) -> bool:
-        """True if it has such waits beside training."""
+        """True if it was found in such waits during training."""
         return any(map(self._is_usual, self._found))
 
     @property

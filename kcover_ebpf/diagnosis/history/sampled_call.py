@@ -1,4 +1,4 @@
-"""What samples of a thread show by themselves: whether it is stopped, where and in which calls it waits. Pure."""
+"""Facts that single samples of a thread show: whether it is stopped, and where and in which calls it waits. Pure."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from kcover_ebpf.tunables.certainty import (
 HELD = (TaskState.STOPPED, TaskState.FROZEN)
 """States in which a signal or a freezer keeps a thread from running."""
 STOPPED = (*HELD, TaskState.TRACED)
-"""The same with a debugger, which stops and resumes all the time."""
+"""The same states without those of a debugger, which stops and resumes all the time."""
 
 
 def site(sample: ThreadSample) -> tuple[int, int, int]:
-    """Where a thread waits: the call, its first argument (0 outside a call) and the user stack pointer."""
+    """Place of a thread's wait: the call, its first argument (0 outside a call) and the user stack pointer."""
     argument = 0 if sample.syscall == NO_SYSCALL else sample.args[0]
     return sample.syscall, argument, sample.user_sp
 
 
 _FRAME_BYTES = 4096
-"""As in bpf/sample.bpf.h."""
+"""Size of the stack frame that bpf/sample.bpf.h compares with; the two must agree."""
 
 
 def waits_in_frame(sample: ThreadSample, table: SyscallTable) -> bool:
     """True at a futex in a frame of its own stack, as of CUDA's host threads that sleep until their device is done.
 
-    That is so with CU_CTX_SCHED_BLOCKING_SYNC (driver 580); the locks of programs and interpreters lie elsewhere.
+    They do so with CU_CTX_SCHED_BLOCKING_SYNC (driver 580); the locks of programs and interpreters are elsewhere.
     """
     in_frame = 0 <= sample.args[0] - sample.user_sp < _FRAME_BYTES
     sleeps = sample.state is TaskState.SLEEPING
@@ -88,7 +88,7 @@ def poll_timeout_ms(sample: ThreadSample, table: SyscallTable) -> int | None:
 
 @dataclass(slots=True)
 class FoundWaits:
-    """Waits of one thread in one place beside which its rank moved on; times are boottime nanoseconds."""
+    """Waits of one thread at one place during which its rank made progress; times are boottime nanoseconds."""
 
     count: int = 0
     longest_ns: int = 0
@@ -96,7 +96,7 @@ class FoundWaits:
     last_ns: int = 0
 
     def are_habit(self, seen_count: int) -> bool:
-        """True if they are many, over a long time, and of the times that it was seen anywhere a good part."""
+        """True if there are many of them, over a long time, and they are a good part of all samples of the thread."""
         if self.last_ns - self.first_ns < USUAL_SPAN_NS:
             return False
         return self.count >= USUAL_WAITS and self.count >= USUAL_SHARE * seen_count
@@ -104,20 +104,20 @@ class FoundWaits:
 
 @dataclass(slots=True)
 class UsualWaits:
-    """In which calls one side thread waits while its rank moves on, and for how long."""
+    """Calls in which one side thread waits while its rank makes progress, and the lengths of these waits."""
 
     _count: int = 0
-    """Times that it was seen somewhere else than before."""
+    """Samples that found it somewhere else than before."""
     _found: dict[int, FoundWaits] = field(default_factory=dict)
-    """By call."""
+    """System call -> waits in it."""
     _calls: set[int] = field(default_factory=set)
-    """All calls that it was found asleep in, for however short a time."""
+    """System calls in which it was ever found asleep, however short the sleep."""
     _idle_since_ns: int = -1
     _is_counted: bool = False
-    """The wait that began then is among those found."""
+    """The wait that began at `_idle_since_ns` is already counted."""
 
     def observe(self, sample: ThreadSample, moved_ns: int) -> None:
-        """Take where it is; its rank last moved data at the boottime `moved_ns`."""
+        """Take its position; its rank last moved data at the boottime `moved_ns`."""
         self._note_call(sample)
         if sample.idle_since_ns != self._idle_since_ns:
             self._count, self._idle_since_ns = self._count + 1, sample.idle_since_ns
@@ -131,9 +131,9 @@ class UsualWaits:
         self._is_counted = True
 
     def observe_again(self, sample: ThreadSample, moved_ns: int) -> None:
-        """Take that it was found in the place of its last sample, in the same wait or in another one like it.
+        """Note that it is in the place of its last sample, in the same wait or in a similar one.
 
-        How long that is is not seen: up to `USUAL_UNSEEN_NS` it may be one since it was found there before.
+        The length is not observed: up to `USUAL_UNSEEN_NS`, it may be one wait since it was found there before.
         """
         if sample.state is not TaskState.SLEEPING:
             return
@@ -155,6 +155,6 @@ class UsualWaits:
         return self._found.setdefault(call, FoundWaits(first_ns=first_ns, last_ns=first_ns))
 
     def longest_ns(self, call: int) -> int:
-        """Of its waits in this call; 0 where they are not its habit."""
+        """Longest of its waits in this call; 0 unless they are its habit."""
         waits = self._found.get(call)
         return waits.longest_ns if waits is not None and waits.are_habit(self._count) else 0

@@ -1,7 +1,7 @@
-"""Whether the ranks of a job send when the others do: only then is the order of sending evidence. Pure.
+"""Whether the ranks of a job send at the same time: only then is the order of sending evidence. Pure.
 
-In a ring or an all-to-all each rank sends as it enters; in a broadcast, a gather or a pipeline one sends long before
-another, in every healthy step.
+In a ring or an all-to-all each rank sends as it enters. In a broadcast, a gather or a pipeline one rank sends long
+before another, in every healthy step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PASSES_KEPT = 64
 
 
 class Senders:
-    """The pattern of sending of the ranks on this host."""
+    """The send pattern of the ranks on this host."""
 
     def __init__(self) -> None:
         self._alike: deque[bool] = deque(maxlen=_PASSES_KEPT)
@@ -34,7 +34,7 @@ class Senders:
 
     @property
     def are_alike(self) -> bool | None:
-        """None while that is not known, or where one rank at most is here."""
+        """True if they send at the same time; None while unknown, or if at most one rank is here."""
         if len(self._alike) < SENDS_ALIKE_PASSES:
             return None
         return sum(self._alike) >= SENDS_ALIKE_SHARE * len(self._alike)

@@ -1,4 +1,4 @@
-"""Stacks as sets of code words: which waits were seen while healthy, and who waits elsewhere than the others."""
+"""Compares stacks as sets of code words: known waits of healthy times, and ranks that wait apart from the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 from kcover_ebpf.tunables.diagnosis import REMEMBERED_STACKS, SAME_STACK_SHARE
 
 _ANSWERED = 1024
-"""Stacks whose comparison with all that are remembered (0.5 ms) is kept: a rank and its loaders have a few dozen."""
+"""Cached comparisons of a stack with all remembered ones (0.5 ms each): a rank and its loaders have a few dozen."""
 
 Key = TypeVar("Key")
 Stack = tuple[str, ...]
@@ -27,28 +27,28 @@ PLUMBING = ("libc.", "libc-", "libpthread", "libstdc++", "ld-", "[vdso]", "pytho
 def waits_in(stack: Stack) -> str | None:
     """The library that waits: the innermost one that is neither system nor interpreter; None if there is none.
 
-    A wait in Python's own locks has none within reach.
+    A wait in Python's own locks has none on the stack.
     """
     modules = (word.rpartition("+")[0] for word in stack)
     return next((name for name in modules if not name.startswith(PLUMBING)), None)
 
 
 class KnownWaits:
-    """Stacks of waits that ended: the ranks of a job run the same program, so one memory serves all."""
+    """Stacks of waits that ended by themselves: the ranks of a job run the same program, so they share one memory."""
 
     def __init__(self) -> None:
         self._stacks: list[Stack] = []
         self._answers: dict[Stack, bool] = {}
 
     def learn(self, stack: Stack) -> None:
-        """Remember a wait that ended by itself; the oldest go first when there are many."""
+        """Remember a wait that ended by itself; the oldest ones are dropped when there are many."""
         if stack and not self.knows(stack):
             self._stacks = [*self._stacks[-(REMEMBERED_STACKS - 1) :], stack]
             self._answers.clear()
 
     def knows(self, stack: Stack) -> bool:
-        """True if such a wait was seen to end before."""
-        # each pass asks for every process of the job, whose stacks stay what they are while it hangs
+        """True if such a wait ended by itself before."""
+        # every process of the job is checked at each pass, and its stack does not change while it hangs
         if stack not in self._answers:
             if len(self._answers) >= _ANSWERED:
                 self._answers.clear()
@@ -59,12 +59,12 @@ class KnownWaits:
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
-        """All that are remembered, oldest first."""
+        """All remembered stacks, oldest first."""
         return tuple(self._stacks)
 
     @property
     def count(self) -> int:
-        """Number of different waits remembered."""
+        """Number of different remembered waits."""
         return len(self._stacks)
 
 
@@ -82,11 +82,10 @@ def groups(stacks: Mapping[Key, Stack]) -> list[list[Key]]:
 
 
 def outliers(stacks: Mapping[Key, Stack], known: Collection[Key]) -> list[Key]:
-    """Owners whose wait is neither known nor shared by the majority; `known`: those whose wait was seen to end.
+    """Owners whose wait is neither known nor shared by the majority. `known`: owners whose wait ended by itself before.
 
-    A wait that is known was seen to end, so beside it an unknown one is odd, unless most are in it: they are in a
-    collective that is seldom called. Among unknown waits only a majority shows which rank differs; among known ones
-    none does.
+    A known wait ends by itself, so an unknown one is odd if others are known, unless most are in it: they are in a rare
+    collective. Among unknown waits only a majority shows which rank differs; among known ones none does.
     """
     unknown = [key for key in stacks if key not in known]
     if 2 * len(unknown) < len(stacks):
@@ -96,7 +95,7 @@ def outliers(stacks: Mapping[Key, Stack], known: Collection[Key]) -> list[Key]:
 
 
 def _outside_a_library(stacks: Mapping[Key, Stack]) -> list[Key]:
-    """The one that waits in no library while all others wait in one and the same: of two there is no majority."""
+    """The one rank that waits in no library while all others wait in the same one, even if there are only two ranks."""
     libraries = {key: waits_in(stack) for key, stack in stacks.items()}
     outside = [key for key, library in libraries.items() if library is None]
     return outside if len(outside) == 1 and len(set(libraries.values())) == 2 else []

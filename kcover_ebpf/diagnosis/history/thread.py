@@ -1,7 +1,6 @@
-"""One thread over time: does it move, does it spin, since when does it sit where it sits.
+"""One thread over time: whether it moves, spins or waits, and since when.
 
-A thread that is not sent by the sampler did not move, so the last sample stays true until the next
-one.
+A thread that is not sent by the sampler did not move, so the last sample stays true until the next one.
 """
 
 from __future__ import annotations
@@ -45,27 +44,27 @@ from kcover_ebpf.tunables.diagnosis import (
 class _RegisterSample:
     boottime_ns: int
     calls_nothing: bool
-    """In user space, or runnable there."""
+    """It is in user space, or runnable there."""
     spin_call: bool
-    """As `asks_again` says."""
+    """True for a call of a busy waiter, as in `asks_again`."""
     registers: tuple[int, ...]
     works: bool
-    """In its own code, where code is known and waits for a device would be found elsewhere."""
+    """It is in its own code, in a process where waits for a device would be found elsewhere."""
 
 
 @dataclass(slots=True)
 class ThreadHistory:
-    """The last sample of a thread and what the samples before it add up to."""
+    """The last sample of a thread and what was derived from all samples before."""
 
     sample: ThreadSample
     progress_ns: int = 0
-    """Last time it was seen to do something else than before; 0 before the first time."""
+    """Last time it was seen doing something else than before; 0 before the first time."""
     burning_since_ns: int | None = None
     """Start of the present uninterrupted use of a CPU; None while it sleeps."""
     burn_cpu_ns: int = 0
-    """CPU time when that began."""
+    """Its CPU time when the present burn began."""
     burn_delay_ns: int = 0
-    """Run delay when that began."""
+    """Its run delay when the present burn began."""
     burnt_until_ns: int = 0
     """End of its last uninterrupted use of a CPU, late by at most a pass; 0 before the first.
     No wait is older: the kernel's own mark of it is as early as that use began.
@@ -77,37 +76,37 @@ class ThreadHistory:
     delay_share: float = 0.0
     """Share of the last interval in which it wanted a CPU and got none."""
     denied_share: float = 0.0
-    """Of the time in which it wanted a CPU, the part without one, when it last wanted one for more than a moment."""
+    """Share of the time in which it wanted a CPU and had none, when it last wanted one for more than a moment."""
     glimpses: deque[_RegisterSample] = field(default_factory=lambda: deque(maxlen=REGISTER_SAMPLES))
     cpu_share: float = 0.0
     """Share of the last interval that it spent on a CPU."""
     naps_since_ns: int | None = None
-    """Since when it sleeps for milliseconds again and again; None while it does not."""
+    """Start of the current run of millisecond sleeps (polling); None if it is not polling."""
     signs: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=WORK_SIGNS))
-    """(boottime, its CPU time) of the last passes that saw progress."""
+    """(boottime, its CPU time) of the last passes with progress."""
     proxy: bool = False
-    """It was seen burning a CPU for the collective library: it moves data for the device."""
+    """It was seen burning a CPU in the collective library: it moves data for the device."""
     in_plumbing: bool = False
-    """Its last use of a CPU was seen in code that says nothing of what for: the C library's, or unknown."""
+    """Its last burn was in code that does not show its purpose: the C library's, or unknown."""
     at: Code | None = None
-    """Where the last sample found it on a CPU; None where that is not known, or it used none."""
+    """Code in which the last sample found it on a CPU; None if unknown, or if it used none."""
     called_by_own: bool = False
-    """The last reading of its stack in this burn shows its own code alone."""
+    """The last reading of its stack in this burn shows only its own code."""
     asked_ns: int = 0
-    """When its stack was asked for last while it burned; 0 before."""
+    """When its stack was last requested while it burned; 0 before."""
     _busy_sample: ThreadSample | None = None
-    """The last one that found it burning."""
+    """The last sample that found it burning; None before the first."""
     _usual_waits: UsualWaits = field(default_factory=UsualWaits)
     _exits: WaitExits = field(default_factory=WaitExits)
     _code: Code | None = None
-    """Where it burned last, as far as that is known: never `PLUMBING`."""
+    """The last known code of its burn, never `PLUMBING`; None while unknown."""
     _in_a_row: int = 0
-    """Samples in a row that found it waiting, or working, in its burn."""
+    """Number of consecutive samples that found it waiting, or working, in its burn."""
     _unplaced: bool = False
-    """The last sample found it burning where only its stack shows for which."""
+    """The last sample found it burning where only its stack shows whether it waits."""
     _taken_cpu_ns: int | None = None
     _asks_only: bool | None = None
-    """`waits_busily` as of this sample; None before it was asked for."""
+    """Cached `waits_busily` for the last sample; None before it is computed."""
 
     def observe(
         self, sample: ThreadSample, table: SyscallTable, code: CodeMap | None = None
@@ -122,15 +121,15 @@ class ThreadHistory:
         return progressed
 
     def take_cpu_ns(self) -> int:
-        """CPU time since this was asked last; 0 the first time."""
+        """Nanoseconds of CPU time since the last call; 0 at the first."""
         used_ns = 0 if self._taken_cpu_ns is None else self.sample.cpu_ns - self._taken_cpu_ns
         self._taken_cpu_ns = self.sample.cpu_ns
         return max(0, used_ns)
 
     def note_beside(self, moved_ns: int, *, is_sent: bool) -> None:
-        """Take that the rank that it is a side thread of last moved data at this boottime.
+        """Note that its rank last moved data at this boottime, while this side thread waited or worked.
 
-        `is_sent`: False where it was found at rest in the place of its last sample.
+        `is_sent`: False if it rests where its last sample found it.
         """
         if is_sent:
             self._usual_waits.observe(self.sample, moved_ns)
@@ -139,7 +138,7 @@ class ThreadHistory:
 
     @property
     def usual_wait_ns(self) -> int:
-        """How long it was seen to wait in its present call while its rank moved on; 0 where that is not its habit."""
+        """Longest wait in its present call during which its rank made progress; 0 unless such waits are its habit."""
         return self._usual_waits.longest_ns(self.sample.syscall)
 
     @property
@@ -148,7 +147,7 @@ class ThreadHistory:
         return not self._usual_waits.has(self.sample.syscall)
 
     def works_since(self, boottime_ns: int) -> bool:
-        """True if it made progress again and again since then, and used a CPU for more than a heartbeat."""
+        """True if it made progress repeatedly since then, and used a CPU for more than a heartbeat."""
         if len(self.signs) < WORK_SIGNS or self.signs[0][0] <= boottime_ns or self.proxy:
             return False
         (began_ns, began_cpu_ns), (ended_ns, ended_cpu_ns) = self.signs[0], self.signs[-1]
@@ -201,7 +200,7 @@ class ThreadHistory:
         if share >= BUSY_SHARE or (runs and wanted >= BUSY_SHARE):
             self._busy_sample = sample
             return True
-        # for moments it may have waited for its interpreter's lock, and burn again
+        # it may have waited for its interpreter's lock for moments, and burn again
         at_lock = table.family(sample.syscall) in (SyscallFamily.FUTEX, SyscallFamily.NONE)
         last = self._busy_sample
         recent = last is not None and sample.boottime_ns - last.boottime_ns < EFFORT_INTERVAL_NS
@@ -216,13 +215,13 @@ class ThreadHistory:
             self.denied_share = 1 - (sample.cpu_ns - earlier_sample.cpu_ns) / wanted_ns
 
     def _begin_anew(self, sample: ThreadSample) -> None:
-        # another thread has its number
+        # another thread has the same tid
         self.progress_ns, self.burning_since_ns = sample.boottime_ns, None
         self.naps_since_ns, self._code, self.called_by_own = None, None, False
         self.glimpses.clear()
 
     def _end_burn(self, earlier_sample: ThreadSample, sample: ThreadSample) -> None:
-        # it sleeps where it was caught burning, perhaps, and still did something else before
+        # it may sleep where it was seen burning, and still have done something else before
         self.burnt_until_ns = _left_cpu_ns(earlier_sample, sample)
         self.progress_ns = max(self.progress_ns, self.burnt_until_ns)
 
@@ -236,7 +235,7 @@ class ThreadHistory:
             self.stopped_since_ns = max(earlier_sample.boottime_ns, sample.idle_since_ns, pass_ns)
 
     def on_stack(self, code: Code | None, at_ns: int) -> bool:
-        """Take whose code a burning thread was called from; True if that is progress."""
+        """Take the code that called a burning thread; True if that is progress."""
         if not self.is_unplaced(at_ns):
             return False
         self.called_by_own = code is Code.OWN
@@ -262,7 +261,7 @@ class ThreadHistory:
     def _nap(
         self, earlier_sample: ThreadSample, later_sample: ThreadSample, table: SyscallTable
     ) -> bool:
-        """Note whether it naps; True if it did before as well, so that it only asks again."""
+        """Note whether it naps; True if it did before as well, so that it only polls."""
         was_napping = self.naps_since_ns is not None
         count = later_sample.voluntary_count - earlier_sample.voluntary_count
         often = count * NS >= NAPS_PER_S * (later_sample.boottime_ns - earlier_sample.boottime_ns)
@@ -275,25 +274,25 @@ class ThreadHistory:
 
     @property
     def waits_in(self) -> Code | None:
-        """The kind of library that it spins in, waiting; None while it does not burn, works, or was seen too seldom."""
+        """The kind of library in which it waits spinning; None if it does not burn, works, or has too few samples."""
         if self.burning_since_ns is None or self._in_a_row < LIBRARY_WAITS_IN_A_ROW:
             return None
         return self._code if self._code in WAITS else None
 
     @property
     def burns_alike_ns(self) -> int | None:
-        """Since when it burns a CPU without any sign of progress; None while it sleeps."""
+        """Since when it burns a CPU without any sign of progress; None while it does not burn."""
         since_ns = self.burning_since_ns
         return None if since_ns is None else max(since_ns, self.progress_ns)
 
     def is_unplaced(self, now_ns: int) -> bool:
-        """True while only its stack can show for whom it burns a CPU, and would be that of its last sample."""
+        """True while only a reading of its stack can show the purpose of its burn, and its last sample is fresh."""
         fresh = now_ns - self.sample.boottime_ns <= CODE_WORDS_FRESH_NS
         return self.burning_since_ns is not None and self._unplaced and fresh
 
     @property
     def waits_busily(self) -> bool:
-        """It burns a CPU in calls that only ask again: the way MPI waits for its peers."""
+        """True if it burns a CPU in calls that only poll: how MPI waits for its peers."""
         if self.burning_since_ns is None:
             return False
         if self._asks_only is None:
@@ -301,13 +300,13 @@ class ThreadHistory:
         return self._asks_only
 
     def asks_peers(self, table: SyscallTable) -> bool:
-        """True if the last sample found it asking for messages of its peers, as MPI does for as long as it waits."""
+        """True if the last sample found it polling for messages, as MPI does while it waits."""
         running = self.sample.state is TaskState.RUNNING
         return running and (self.at is Code.MESSAGES or asks_again(self.sample, table))
 
     @property
     def seen_too_seldom(self) -> bool:
-        """True while it burns a CPU and too few samples found it running to judge what for."""
+        """True while it burns a CPU and too few samples found it running to judge the purpose."""
         is_burning = self.burning_since_ns is not None
         return (
             is_burning and not self.waits_busily and len(self._burning()) < REGISTER_SAMPLES_NEEDED
@@ -340,13 +339,13 @@ def _ask_only(burning: Sequence[_RegisterSample]) -> bool:
         if sample.spin_call:
             asked += 1
         elif not sample.calls_nothing or sample.works:
-            # work between waits for a device that yield is one burn with them, and no wait for messages
+            # work between waits for a device that yields belongs to the same burn, and is no wait for messages
             return False
     return len(burning) >= 3 and asked >= max(POLLS_FOR_SPIN, len(burning) // 5)
 
 
 def _sleeps(earlier_sample: ThreadSample, later_sample: ThreadSample, table: SyscallTable) -> bool:
-    """It was found in a sleep, and in no other call."""
+    """True if both samples found it in a sleep or in user space, at least one in a sleep."""
     calls = table.family(earlier_sample.syscall), table.family(later_sample.syscall)
     return SyscallFamily.SLEEP in calls and all(
         call in (SyscallFamily.SLEEP, SyscallFamily.NONE) for call in calls
@@ -354,31 +353,31 @@ def _sleeps(earlier_sample: ThreadSample, later_sample: ThreadSample, table: Sys
 
 
 def _shares(earlier_sample: ThreadSample, later_sample: ThreadSample) -> tuple[float, float]:
-    """Shares of the time between two samples that it spent on a CPU, and that it spent there or wanted to."""
+    """Shares of the time between two samples: on a CPU, and either on a CPU or waiting for one."""
     used_ns = later_sample.cpu_ns - earlier_sample.cpu_ns
     wanted_ns = later_sample.wanted_ns - earlier_sample.wanted_ns
-    # a thread at rest is not sent: what it used, it used since the last pass
+    # a thread at rest is not sent: all its CPU time belongs to the last pass
     since_ns = later_sample.previous_ns or later_sample.boottime_ns - LONGEST_PASS_NS
     interval_ns = max(1, later_sample.boottime_ns - max(earlier_sample.boottime_ns, since_ns))
     share, wanted = used_ns / interval_ns, wanted_ns / interval_ns
     ready = earlier_sample.state is later_sample.state is TaskState.RUNNING
     if ready and later_sample.voluntary_count == earlier_sample.voluntary_count:
-        # It never slept. The kernel adds a wait for a CPU when it ends: what it did not use it waited for one.
+        # It never slept. The kernel adds a wait for a CPU when it ends: the rest of the time it waited for one.
         wanted = max(wanted, 1.0)
     return share, wanted
 
 
 def _left_cpu_ns(earlier_sample: ThreadSample, later_sample: ThreadSample) -> int:
-    # what it used since the pass before, it used at once: it was burning
+    # its CPU time since the previous pass was one uninterrupted burn
     used_ns = max(0, later_sample.wanted_ns - earlier_sample.wanted_ns)
     return min(earlier_sample.boottime_ns + used_ns, later_sample.boottime_ns)
 
 
 def is_tick(earlier_sample: ThreadSample, later_sample: ThreadSample, share: float) -> bool:
-    """True when the thread only woke from a timed wait to wait again at the same place.
+    """True if the thread only woke from a timed wait to wait again at the same place.
 
-    Caught on a CPU in between, or with its arguments at a new address, its site differs; the tiny
-    use of CPU gives it away.
+    If it is found on a CPU in between, or with its arguments at a new address, its site differs; but it used hardly any
+    CPU.
     """
     if share >= MOVE_SHARE / 4:
         return False

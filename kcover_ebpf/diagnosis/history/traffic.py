@@ -1,8 +1,7 @@
-"""What the connections of one process carry: the data of the training, or heartbeats; and when each broke.
+"""Classifies the connections of one process by what they carry, payload or heartbeats, and notes when each broke.
 
-A connection carries payload if it moved more than heartbeats in healthy passes while the job trained.
-A store that is asked once a second moves some 60 bytes a second, NCCL's RAS about 130 both ways: neither says
-how far a rank has come.
+A connection carries payload if it moved more than heartbeats in healthy passes while the job trained. A store that is
+polled once a second moves some 60 bytes a second, NCCL's RAS about 130 both ways: neither shows progress.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from kcover_ebpf.tunables.diagnosis import (
 )
 
 _RTO_MIN_S = 0.2
-"""The first repetition comes after this at the earliest (kernel: TCP_RTO_MIN), each later one after twice the pause."""
+"""Seconds before the first retransmission, at least (kernel: TCP_RTO_MIN); each later one after twice the pause."""
 _MOST_REMOTES = 256
-"""Addresses remembered; a process that talks to more of them has no habits worth knowing."""
+"""Addresses remembered; a process with more of them has no useful habits."""
 
 
 @dataclass(slots=True)
@@ -32,14 +31,14 @@ class _Connection:
     inode: Inode
     remote: tuple[str, int]
     talk_passes: int = 0
-    """Healthy passes in which anything moved; counted up to a habit."""
+    """Healthy passes in which any byte moved; counted up to a habit."""
     payload_passes: int = 0
     through_ns: int = 0
-    """Last pass at which a byte was seen to get through; 0: never."""
+    """Last pass in which a byte got through; 0: never."""
     transfer_ns: int = 0
-    """Begin of the last pass in which it moved at `TRANSFER_RATE`; 0: never."""
+    """Start of the last pass in which it moved at `TRANSFER_RATE`; 0: never."""
     broken_ns: int = 0
-    """Since when it repeats itself without an answer; 0: it does not."""
+    """Since when its retransmissions are unanswered; 0 if they are not."""
 
 
 class Traffic:
@@ -52,9 +51,9 @@ class Traffic:
         self._steady: Counter[tuple[str, int]] = Counter()
         self._carriers: dict[int, None] = {}
         self.payload_hosts: Counter[str] = Counter()
-        """Healthy passes in which connections to an address carried payload, also those that are closed."""
+        """Address -> healthy passes in which connections to it, also closed ones, carried payload."""
         self.learned_passes = 0
-        """Healthy passes of the training that were seen."""
+        """Healthy passes of the training that were observed."""
 
     def observe(self, previous_sample: SocketSample | None, sample: SocketSample) -> int:
         """Take a sample.
@@ -76,11 +75,11 @@ class Traffic:
         elif not link.broken_ns:
             pauses_ns = int(pauses_s(sample.backoff) * NS)
             link.broken_ns = max(link.through_ns, sample.boottime_ns - pauses_ns)
-        # a connection at rest is not sent: what it moved, it moved in the last pass, a second or less
+        # a connection at rest is not sent: its bytes all belong to the last pass, a second or less
         return moved if moved >= PAYLOAD_RATE else 0
 
     def end_pass(self, now_ns: int, period_ns: int, *, healthy: bool) -> None:
-        """Close a pass; `healthy`: the job trains and nothing is suspicious, so that habits can be learned."""
+        """End a pass. `healthy`: the job trains and nothing is suspicious, so habits can be learned."""
         began_ns, period_ns = now_ns - period_ns, max(period_ns, NS)
         for fd, moved in self._moved.items():
             link = self._links[fd]
@@ -121,21 +120,21 @@ class Traffic:
         return link.payload_passes if link is not None else 0
 
     def broken_ns(self, sample: SocketSample) -> int:
-        """Since when this connection repeats itself without an answer; 0 if it does not."""
+        """Since when retransmissions on this connection are unanswered; 0 if they are not."""
         link = self._link(sample)
         return link.broken_ns if link is not None else 0
 
     def transfer_ns(self, sample: SocketSample) -> int:
-        """When the last pass began in which this connection was at work; 0 if it never was."""
+        """Start of the last pass in which this connection was at work; 0 if it never was."""
         link = self._link(sample)
         return link.transfer_ns if link is not None else 0
 
     def is_habit(self, sample: SocketSample) -> bool:
-        """True if the process talked to this address all along, while it trained: that explains no wait."""
+        """True if the process exchanged bytes with this address all along while it trained: that explains no wait."""
         return self._remotes[sample.remote] >= HABIT_PASSES
 
     def is_stream(self, sample: SocketSample) -> bool:
-        """True if a little moves to or from this address all the time: telemetry, which explains no wait."""
+        """True if a few bytes move to or from this address all the time: telemetry, which explains no wait."""
         steady = self._steady[sample.remote]
         return steady >= HABIT_PASSES and 2 * steady >= self.learned_passes
 
@@ -145,12 +144,12 @@ class Traffic:
 
 
 def pauses_s(backoff: int) -> float:
-    """Seconds for which a sender that has doubled its time-out so often has had no answer, at least."""
+    """Least number of seconds without an answer for a sender that has doubled its time-out `backoff` times."""
     return _RTO_MIN_S * ((1 << min(backoff, 16)) - 1)
 
 
 def carried_all_its_life(sample: SocketSample, start_ns: int) -> bool:
-    """True for payload by what a connection moved since its process began, at the boottime `start_ns`."""
+    """True if a connection carried payload on average since its process began, at the boottime `start_ns`."""
     total = sample.acked_bytes + sample.received_bytes
     age_ns = sample.boottime_ns - start_ns
     return total >= START_UP_BYTES and total * NS >= PAYLOAD_RATE * age_ns

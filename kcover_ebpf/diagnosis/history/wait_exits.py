@@ -1,9 +1,9 @@
-"""When a thread that waits for a device on a CPU has left its wait in between. Pure.
+"""Detects that a thread which waits for a device on a CPU left its wait in between. Pure.
 
-A wait that burns a CPU never sleeps, so the kernel counts no voluntary switch in it (kernel/sched/core.c,
-`__schedule`; a yield counts as another kind). The rest of a step does: it waits for a batch, for the lock of an
-interpreter, for a thread that launches. So a wait in which the thread slept was several. A hung rank may sleep now and
-then as well, at a lock of the driver that a watchdog may take ten times a second, but not as often as in its steps.
+A wait that burns a CPU never sleeps, so the kernel counts no voluntary switch in it (kernel/sched/core.c, `__schedule`;
+a yield counts as another kind). The rest of a step does sleep: for a batch, for the lock of an interpreter, for a
+thread that launches. So a wait in which the thread slept was several. A hung rank may sleep now and then as well, at a
+lock of the driver that a watchdog may take ten times a second, but not as often as in its steps.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from kcover_ebpf.ids import NS
 from kcover_ebpf.tunables.certainty import WAIT_EXIT_SHARE, WAIT_EXIT_SLEEPS, WAIT_EXITS_KEPT
 
 _ON_CPU = frozenset({Code.DEVICE, Code.COLLECTIVE})
-"""MPI sleeps between two looks for messages where it has fewer CPUs than ranks."""
+"""MPI sleeps between two polls for messages if it has fewer CPUs than ranks."""
 
 
 class WaitExits:
-    """Of one thread."""
+    """Exits from the busy waits of one thread, by its sleeps."""
 
     def __init__(self) -> None:
         self._per_s: deque[float] = deque(maxlen=WAIT_EXITS_KEPT)
-        """How often it slept, in the passes in which it left its wait."""
+        """Number of sleeps in each of the last passes in which it left its wait."""
 
     def observe(
         self, earlier_sample: ThreadSample, later_sample: ThreadSample, code: Code | None
