@@ -1,4 +1,4 @@
-"""From a verdict to what should be done about it. Pure, and deliberately short: read it whole."""
+"""From a verdict to the action that follows from it. Pure, and deliberately short: read it whole."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kcover_ebpf.settings import Act
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now; OBSERVE means nothing."""
+    """The action to take now; OBSERVE means none."""
 
     act: Act
     reason: str
@@ -17,9 +17,9 @@ class Decision:
 
 
 def decide(verdict: Verdict, act: Act) -> Decision:
-    """The action for a verdict as of now, no further than `act`.
+    """The action for a verdict now, at most `act`.
 
-    A verdict says itself how certain it is, and so when a job may be ended for it (`certainty.acts_at`).
+    The verdict contains its certainty, and the time from which a job may be ended for it (`certainty.acts_at`).
     """
     if not verdict.kind.is_fault or act is Act.OBSERVE:
         return Decision(Act.OBSERVE, "", verdict)

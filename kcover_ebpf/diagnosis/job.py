@@ -1,6 +1,7 @@
-"""All facts of one job over time, and what they add up to. Pure: time comes in with the facts.
+"""All facts of one job over time, and what follows from them. Pure: time comes in with the facts.
 
-The caller feeds `observe` with every fact, carries out the readings it `wants`, and asks for the `finding` once a pass.
+The caller feeds `observe` with every fact, carries out the readings that it `wants`, and asks for the `finding` once a
+pass.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ _OfProcess = _Sample | Clock | ProcessExec | ProcessExit
 
 
 class Job:
-    """One job as seen from this host; `whole`: every rank of it should be here, where no launcher says otherwise."""
+    """One job as observed from this host. `whole`: every rank should be here, unless a launcher says otherwise."""
 
     def __init__(self, policy: Policy, table: SyscallTable, *, whole: bool = True) -> None:
         self.policy, self.table, self.whole = policy, table, whole
@@ -84,7 +85,7 @@ class Job:
         self.now_ns = 0
         self.moved_bytes: dict[Pid, int] = defaultdict(int)
         self.silences = Silences()
-        """The silences that ended by themselves; given by whoever kept them, where the job was seen before."""
+        """Silences that ended by themselves; the caller restores them if the job was watched before."""
         self.senders = Senders()
         self.sight = Sight()
         self._unseen = ""
@@ -93,10 +94,10 @@ class Job:
         self._snapshot: JobSnapshot | None = None
         self._alarm = self._examined = False
         self._silent_s, self.place = 0.0, ""
-        """Of the present suspicion: the longest silence, and where the judge saw the job wait."""
+        """For the present suspicion: the longest silence, and the cause of the finding during it."""
 
     def observe(self, fact: Fact) -> None:
-        """Take one fact, in the order of its kind's arrival."""
+        """Take one fact; facts of one kind must come in their order."""
         self._snapshot = None
         self.sub_jobs.observe(fact)
         self.now_ns = max(self.now_ns, fact.boottime_ns)
@@ -175,7 +176,7 @@ class Job:
         self.progress(sample.pid, sample.boottime_ns)
 
     def _on_fatal(self, signal: FatalSignal) -> None:
-        # of a process of the job that is as good as its exit, which may take as long as a core dump
+        # for a process of the job this is as good as its exit, which may take as long as a core dump
         process = self.members.views.get(signal.pid)
         self._classify()
         if process is None or process.exit is not None or process.role is None:
@@ -213,7 +214,7 @@ class Job:
         self.announced.keep(self.members)
 
     def progress(self, pid: Pid, now_ns: int) -> None:
-        """A process showed a sign of progress at this boottime."""
+        """Note a sign of progress of a process at this boottime."""
         if self.pace.progress(pid, now_ns):
             lead = self.members.views[pid].lead
             moved_ns = lead.progress_ns if lead is not None else 0
@@ -221,18 +222,18 @@ class Job:
 
     @property
     def is_healthy(self) -> bool:
-        """It trains, and nothing is suspicious: what is seen now is learned."""
+        """It trains and nothing is suspicious: habits are learned now."""
         return self.pace.trained and not self.attention.suspicious
 
     def remember(self, memory: JobMemory) -> None:
-        """Continue with what an earlier incarnation of the job, or an earlier agent, learned."""
+        """Continue with what an earlier start of the job, or an earlier agent, learned."""
         self.silences = memory.silences
         self.attention.known = memory.waits
         self.pace.memory = memory
 
     @property
     def patience(self) -> Patience:
-        """For how long a silence may last before an inferred fault ends the job."""
+        """How long a silence may last before an inferred fault ends the job."""
         return self.silences.summary.patience(self.policy)
 
     def _on_tick(self, tick: Tick) -> None:
@@ -262,12 +263,12 @@ class Job:
                 process.sides_asked_ns = now_ns
 
     def _suspect(self, active: Mapping[Pid, ProcessHistory], stopped: int, now_ns: int) -> None:
-        """Say whether something may be wrong, and remember a silence that ended by itself."""
+        """Note whether something may be wrong, and learn a silence that ended by itself."""
         silent = any(self.pace.is_silent(process, now_ns) for process in active.values())
         stopped += sum(process.is_stopped for process in self.members.roster.loaders.values())
         failed = bool(self.announced.failures)
         known = stopped > 0 or self._alarm or failed or self.announced.misses_rank
-        # a rank that is stopped or has died keeps all others from continuing, though it may take them a while to notice
+        # a rank that is stopped or has died blocks all others, though they may notice it later
         blocked = stopped > 0 or failed
         stall = Stall.CERTAIN if blocked else self.pace.stall(active, now_ns)
         only_silent = not known and not self.pace.is_assembled
@@ -289,7 +290,7 @@ class Job:
             self._restart_clocks(now_ns)
         was_unseen = self._unseen
         self._unseen = unseen(self.members.owned.values(), now_ns)
-        # ranks that are seen to continue need no judgement; that they are silent says nothing while a part is not seen
+        # ranks with progress need no judgement; while a part is unobserved, silence of the rest shows nothing
         if self._unseen and self.attention.suspicious:
             self.sight.lose(self._unseen, before_ns, now_ns)
         elif was_unseen and not self._unseen:
@@ -321,16 +322,16 @@ class Job:
 
     @property
     def connected(self) -> list[Pid]:
-        """Living processes whose connections are wanted at the next pass."""
+        """Living processes whose connections are sampled in the next pass."""
         return connected(self.members, suspicious=self.attention.suspicious)
 
     @property
     def detailed(self) -> set[Pid]:
-        """Processes of which every descriptor, and every thread that is judged, is wanted."""
+        """Processes of which every descriptor, and every thread that is judged, is sampled."""
         return set(self.members.owned) if self.attention.suspicious else set()
 
     def sampling(self) -> dict[Pid, SampleRequest]:
-        """How closely each living process is to be sampled."""
+        """Request for each living process: how closely it is sampled."""
         rested = at_rest(self.members.ranks.values(), self.pace, self.now_ns)
         views, detailed, closely = self.members.views, self.detailed, self._detail
         wanted = requests(views, detailed, closely, self.now_ns, rested)
@@ -350,22 +351,22 @@ class Job:
 
     @property
     def urgent(self) -> bool:
-        """True while the sampler should go fast."""
+        """True while passes should be frequent."""
         return self.attention.urgent(self.now_ns, self.pace.trained)
 
     def examine(self) -> None:
-        """Watch closely at the next pass, at every thread, whether or not anything seems wrong."""
+        """Sample every thread in the next pass, whether or not anything seems wrong."""
         self._alarm = self._examined = True
 
     def wants(self) -> list[ReadingRequest]:
-        """Threads to read now."""
+        """Requests for the threads to read in this pass."""
         owned, trained = self.members.owned.values(), self.pace.trained
         return self.sub_jobs.wants() or self.attention.wants(
             owned, self.waiting, self.now_ns, trained=trained
         )
 
     def probes(self) -> list[ProbeRequest]:
-        """File systems to ask now whether they answer."""
+        """Requests for the file systems to probe in this pass."""
         if not self.attention.suspicious:
             return []
         processes, readings = self.members.owned.values(), self.attention.readings
@@ -377,12 +378,12 @@ class Job:
         return (process for process in self.members.ranks.values() if self.pace.waits(process))
 
     def finding(self) -> Finding | None:
-        """What the facts add up to now; None while what was seen is not complete enough to judge by."""
+        """The conclusion from the facts so far; None while they are too incomplete."""
         return finding_of(self)
 
     @property
     def has_parts_elsewhere(self) -> bool:
-        """False only where all ranks are known to be on this host."""
+        """False only if all ranks are known to be on this host."""
         return self.members.others_elsewhere(whole=self.whole) is not False
 
     @property
@@ -392,6 +393,6 @@ class Job:
         return self.whole and (size is None or self.members.expected == size)
 
     def snapshot(self) -> JobSnapshot:
-        """Everything a judgement needs, as of the last fact; made once for each."""
+        """Everything that a judgement needs, as of the last fact; cached until the next one."""
         self._snapshot = self._snapshot or snapshot_of(self)
         return self._snapshot

@@ -1,4 +1,4 @@
-"""What the facts of a job add up to now: what was announced first, then what is missing, then who waits. Pure."""
+"""Conclusion from the facts of a job: announcements first, then missing ranks, then waits. Pure."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def finding_of(job: Job) -> Finding | None:
-    """The finding about the job now; None for a moment while what was seen is not complete enough to judge by.
+    """The finding about the job at the last fact; None while its facts are too incomplete.
 
-    What was announced is judged whatever was missed: it is certain. A rule of the job's policy that its log breaks
-    counts where nothing else is wrong.
+    Announcements are certain and are judged even if facts were missed. A broken log rule of the job's policy counts
+    only if nothing else is wrong.
     """
     finding = job.sub_jobs.finding() if job.sub_jobs.parts else _found(job)
     if finding is None or finding.kind.is_fault:
@@ -60,7 +60,7 @@ def _found(job: Job) -> Finding | None:
 
 
 def _failure(job: Job) -> Finding | None:
-    """What failed first, once the others were seen after it."""
+    """The finding for the first failure, once the other ranks were observed after it."""
     failures, members = job.announced.failures, job.members
     waits = bool(members.ranks) or not job.whole
     if not failures or (waits and job.now_ns - failures[0].boottime_ns < FAILURE_SETTLE_NS):
@@ -80,7 +80,7 @@ def _failure(job: Job) -> Finding | None:
 
 
 def _mended_since_ns(job: Job, launcher_process: ProcessHistory | None, failed_ns: int) -> int:
-    """When who mends a failure last made progress: a rank moved, or the launcher started another process."""
+    """When a possible repair of a failure last made progress: a rank moved, or its launcher started a process."""
     times_ns = [failed_ns]
     if job.pace.trained:
         times_ns.append(job.now_ns - round(job.pace.silence_s(job.members.ranks, job.now_ns) * NS))

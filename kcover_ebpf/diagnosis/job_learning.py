@@ -1,4 +1,4 @@
-"""What a job learns at the end of each pass: bytes that moved, and what holds while it is healthy. Pure."""
+"""What a job learns at the end of each pass: bytes that moved, and habits while it is healthy. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def end_pass(job: Job, ranks: Mapping[Pid, ProcessHistory], tick: Tick) -> None:
-    """Take what was seen in the pass that ends with this tick."""
+    """Learn from the pass that ends with this tick."""
     _count_payload(job, ranks, tick)
     now_ns, healthy = tick.boottime_ns, job.is_healthy
     if healthy:
@@ -26,7 +26,7 @@ def end_pass(job: Job, ranks: Mapping[Pid, ProcessHistory], tick: Tick) -> None:
         for process in ranks.values():
             process.note_quiet(now_ns)
     if job.pace.trained and job.attention.stall is Stall.NONE:
-        # one rank may be silent all along, and the others train on
+        # one rank may be silent all along while the others train
         for process in ranks.values():
             process.note_healthy(now_ns, job.table)
             process.note_beside(tick)
@@ -46,7 +46,7 @@ def _count_payload(job: Job, ranks: Mapping[Pid, ProcessHistory], tick: Tick) ->
         if process is not None and process.on_peer_bytes(moved, tick.boottime_ns):
             job.progress(pid, tick.boottime_ns)
     moved = sum(job.moved_bytes[pid] for pid in ranks)
-    # where a machine is busy, ranks that are slow are suspicious all the time: what they move shows that they continue
+    # on a busy machine, slow ranks are suspicious all the time: their bytes show that they continue
     continues = moved > 0 or not job.attention.suspicious
     job.pace.note_payload(moved, tick.period_ns, continues=continues)
     if not job.pace.slowed:

@@ -1,4 +1,4 @@
-"""From the histories of a job's processes to the snapshot that is judged, reported and streamed. Pure."""
+"""Builds the snapshot that is judged, reported and streamed from the histories of a job's processes. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def snapshot_of(job: Job) -> JobSnapshot:
-    """Everything a judgement needs of a job, as of its last fact."""
+    """Everything that a judgement needs of a job, as of its last fact."""
     members = job.members
     endpoints = EndpointIndex(
         members.views.values(), elsewhere=members.others_elsewhere(whole=job.whole)
@@ -32,7 +32,7 @@ def snapshot_of(job: Job) -> JobSnapshot:
     habits = _habits(job, endpoints)
     processes = _processes(job, habits)
     reported = job.attention.collectives
-    # a lost link shows retransmissions as well, but nothing gets through; silence unseen is the kernel's word
+    # a lost link shows retransmissions as well, but nothing gets through; so this needs recent bytes
     ages_s = (processes[pid].age_s for pid in members.ranks)
     silent_s = job.pace.silence_s(members.ranks, job.now_ns) or min(ages_s, default=0.0)
     is_lossy = bool(job.loss.lossy(job.now_ns, job.pace.slowed))
@@ -68,7 +68,7 @@ def _habits(job: Job, endpoints: EndpointIndex) -> Habits:
 
 def _processes(job: Job, habits: Habits) -> Mapping[Pid, RankSnapshot]:
     context = _context(job, habits.ends)
-    # the time before something was not seen cannot be judged
+    # the time before an observation gap cannot be judged
     seen_s = (job.now_ns - job.floor_ns) / NS
     return {
         pid: completed(classify(process, context).capped(seen_s), process, habits)

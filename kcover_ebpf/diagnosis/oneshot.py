@@ -1,7 +1,7 @@
-"""What one run of `trace` can say about a job that is stuck already, though it never saw the job healthy. Pure.
+"""Conclusions of one run of `trace` about a job that is already stuck and was never seen healthy. Pure.
 
-No cadence was learned, and what was announced is past. But the kernel remembers since when each
-thread waits, and a rank that is not there any more leaves a gap.
+No cadence was learned, and announcements are past. But the kernel remembers since when each thread waits, and a rank
+that is no longer there leaves a gap.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _NO_WORK = WAITING | {State.SLEEPING, State.MOVING}
 _FOR_CHILDREN = (State.CHILDREN, State.CHILD)
 _KNOCKING = frozenset({"CLOSE", "SYN_SENT"})
 QUIET = (Cause.STARTING, Cause.TRAINING)
-"""What a job is said to do when nothing is unusual."""
+"""Causes reported for a job in which nothing is unusual."""
 
 
 def finding(job: Job, history: PassHistory) -> Finding | None:
-    """The snapshot of the job after these passes; None while what was seen is not complete enough."""
+    """The finding after these passes; None while the facts are too incomplete."""
     current_finding = job.finding()
     if current_finding is None or current_finding.kind not in (
         VerdictKind.WORKING,
@@ -46,7 +46,7 @@ def finding(job: Job, history: PassHistory) -> Finding | None:
 
 
 def conclusion(job: Job, history: PassHistory) -> Finding | None:
-    """The result of a run of `trace`: its finding, with what only the absence of a rank shows."""
+    """The result of a run of `trace`: its finding, refined by what only the absence of a rank shows."""
     current_finding = finding(job, history)
     if current_finding is None:
         return None
@@ -64,13 +64,13 @@ def conclusion(job: Job, history: PassHistory) -> Finding | None:
 
 
 def no_rank_moves(job: Job) -> bool:
-    """True while every rank here has waited for others for a moment; False for a job without ranks."""
+    """True if every rank here has waited for others for a moment; False for a job without ranks."""
     ranks = job.snapshot().ranks.values()
     return bool(ranks) and all(_waits(job, rank) for rank in ranks)
 
 
 def a_rank_waits(job: Job, history: PassHistory) -> bool:
-    """True while a rank here has waited for others for longer than most steps last."""
+    """True if a rank here has waited for others for longer than most steps last."""
     snapshot = oneshot_waits.snapshot_of(job, history)
     if oneshot_waits.a_rank_polls(job, snapshot, history):
         return True
@@ -81,8 +81,8 @@ def a_rank_waits(job: Job, history: PassHistory) -> bool:
 def undecided(job: Job, history: PassHistory) -> bool:
     """True while a rank or its loader burns a CPU and may still turn out to be what the others wait for.
 
-    A rank that waits busily, as MPI's do, must be distinguished from one that computes or loops in place, and the
-    kernel does not remember since when either has been at it: only longer observation shows which.
+    A rank that waits busily, as MPI's do, must be distinguished from one that computes or loops in place. The kernel
+    does not remember when either began: only longer observation shows which it is.
     """
     snapshot = oneshot_waits.snapshot_of(job, history)
     for rank in snapshot.ranks.values():
@@ -96,10 +96,10 @@ def undecided(job: Job, history: PassHistory) -> bool:
 
 
 def lost_before(job: Job) -> Finding | None:
-    """The rank that was lost before the run, while all others wait for it; None if none is missing here.
+    """The rank that was lost before the run, if all others wait for it; None if none is missing here.
 
-    A launcher says how many ranks it started on this host; without it only a gap in the numbers
-    shows that a rank of this host, and not of another one, is missing.
+    A launcher says how many ranks it started on this host. Without it only a gap in the numbers shows that a rank of
+    this host, and not of another one, is missing.
     """
     snapshot = job.snapshot()
     if not no_rank_moves(job) and not _all_quiet(job):
@@ -130,7 +130,7 @@ def lost_before(job: Job) -> Finding | None:
 
 
 def device_waits(snapshot: JobSnapshot, current_finding: Finding) -> Finding | None:
-    """UNKNOWN, where ranks wait for their devices and none was seen at anything else; None in all other cases.
+    """UNKNOWN if ranks wait for their devices and no rank does anything else; None in all other cases.
 
     A healthy job in a long step looks the same.
     """
@@ -159,7 +159,7 @@ def device_waits(snapshot: JobSnapshot, current_finding: Finding) -> Finding | N
 
 
 def name_the_lost(job: Job, current_finding: Finding) -> Finding:
-    """A lost link that no rank here explains, with the one rank of this host that is not here as its end."""
+    """A lost link that no rank here explains, with the one missing rank of this host as its end."""
     if current_finding.kind is not VerdictKind.LOST_LINK or current_finding.rank is not None:
         return current_finding
     missing = _missing_ranks(job)
@@ -172,7 +172,7 @@ def name_the_lost(job: Job, current_finding: Finding) -> Finding:
 
 
 def since_the_loss(job: Job, current_finding: Finding) -> Finding:
-    """A lost link, since the last byte that got through: the kernel counts each repetition as sent."""
+    """A lost link, dated from the last byte that got through: the kernel counts each retransmission as sent."""
     lasts = [
         socket.last_receive_ns
         for process in job.members.ranks.values()
@@ -197,7 +197,7 @@ def stopped_here(
 ) -> Finding:
     """A stopped or frozen part of a job as a fault: only a whole job that is stopped was suspended on purpose."""
     ranks = snapshot.ranks.values()
-    # who has the number of its pod alone may not know how many there are, but those below it are
+    # a rank with only its pod's number may not know the world size, but the lower numbers exist
     numbers = (rank.rank for rank in ranks if rank.rank is not None)
     size = world_size or max(numbers, default=0) + 1
     if current_finding.cause is not Cause.SUSPENDED or len(ranks) >= size:
@@ -224,7 +224,7 @@ def _waits(job: Job, rank: RankSnapshot) -> bool:
 
 
 def _all_quiet(job: Job) -> bool:
-    # the rank that keeps the others' store asks it a hundred times a second, and sleeps in between
+    # the rank that serves the others' store polls it a hundred times a second and sleeps in between
     snapshot = job.snapshot()
     quiet_ns = oneshot_waits.quiet_since_ns(job, snapshot)
     if quiet_ns is None or job.now_ns - quiet_ns < UNEXPLAINED_S * NS:
@@ -233,7 +233,7 @@ def _all_quiet(job: Job) -> bool:
 
 
 def _knocks(job: Job, process: ProcessHistory) -> bool:
-    # it has tried to connect for long and has no connection: so those begin whose first rank is missing
+    # it has long tried to connect and has no connection: ranks start like this while the first rank is missing
     states = {socket.state for socket in process.sockets.values() if socket.remote[1]}
     if process.lead is None or "ESTABLISHED" in states or not states & _KNOCKING:
         return False
@@ -245,5 +245,5 @@ def _missing(present: set[int], world_size: int | None, local_size: int | None) 
         return []
     if local_size is not None:
         return absent(present, world_size, local_size)
-    # those before and after may be on other hosts
+    # lower and higher ranks may be on other hosts
     return [rank for rank in absent(present, max(present)) if rank > min(present)]

@@ -1,9 +1,9 @@
-"""Judge a job that was stuck before it was watched, with what the kernel remembers of the time before. Pure.
+"""Judges a job that was stuck before it was watched, by what the kernel remembers of the time before. Pure.
 
-Who waits busily, as ranks of MPI do, looks like a rank that computes until it was seen for long with
-its own CPU. But it is found in calls that only ask again at nearly every pass, CPU or not, and
-the kernel keeps the time at which each rank last sent something. So where no rank has sent anything
-to another one for seconds, those that only ask are waiting, and since then.
+A rank that waits busily, as ranks of MPI do, looks like one that computes until it was observed for long with a CPU of
+its own. But nearly every pass finds it in polling calls, with or without a CPU, and the kernel keeps the time at which
+each rank last sent something. So if no rank has sent anything to another one for seconds, those that only poll have
+been waiting since then.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ _AT_WORK = frozenset({Cause.COMPUTING, Cause.LOADING, Cause.CHECKPOINT})
 @dataclass(slots=True)
 class _Pass:
     since_ns: int
-    """First of the passes in a row that found nothing but asking and own code."""
+    """Boottime of the first of consecutive passes that found only polling and its own code."""
     asked: deque[bool]
     now_ns: int
     others_began_ns: int
-    """CPU time of the process's other threads at the first of them."""
+    """CPU time of the process's other threads at that pass, in nanoseconds."""
     others_ns: int
 
 
 class PassHistory:
-    """What the last passes of one run found the lead threads of the ranks doing."""
+    """What the lead threads of the ranks did in the last passes of one run."""
 
     def __init__(self) -> None:
         self._seen: dict[Pid, _Pass] = {}
 
     def note(self, job: Job) -> None:
-        """To be called after each pass."""
+        """Note the state of all ranks; called after each pass."""
         for pid, process in job.members.ranks.items():
             if process.lead is None:
                 continue
@@ -72,11 +72,11 @@ class PassHistory:
                 self._seen.pop(pid, None)
 
     def asks_since_ns(self, pid: Pid) -> int | None:
-        """Boottime since which a rank does nothing but ask, with its own code in between; None if it does more."""
+        """Boottime since which a rank only polls, with its own code in between; None if it does more."""
         seen_pass = self._seen.get(pid)
         if seen_pass is None or len(seen_pass.asked) < ASKED_PASSES_NEEDED:
             return None
-        # a thread that only asks may wait for others of its own process, which compute
+        # a thread that only polls may wait for other threads of its process, which compute
         helped_ns = seen_pass.others_ns - seen_pass.others_began_ns
         alone = helped_ns < HELPED_SHARE * (seen_pass.now_ns - seen_pass.since_ns)
         asks = sum(seen_pass.asked) * ASKED_PART >= len(seen_pass.asked)
@@ -84,16 +84,16 @@ class PassHistory:
 
 
 def quiet_since_ns(job: Job, snapshot: JobSnapshot) -> int | None:
-    """Boottime of the last data that a rank sent to another one here; None where there is no such connection.
+    """Boottime of the last data that a rank sent to another one here; None if there is no such connection.
 
-    A rank without any has not come so far yet: MPI connects when there is something to send.
+    A rank without any is not that far yet: MPI connects when there is something to send.
     """
     lasts = [_last_sent_ns(process, snapshot) for process in job.members.ranks.values()]
     return max(lasts) if len(lasts) > 1 and any(lasts) else None
 
 
 def _last_sent_ns(process: ProcessHistory, snapshot: JobSnapshot) -> int:
-    # a rank that serves the others' store asks it as well
+    # a rank that serves the others' store polls it as well
     others = snapshot.ranks.keys() - {process.pid}
     return max(
         (
@@ -111,8 +111,8 @@ def _is_quiet(job: Job, snapshot: JobSnapshot) -> bool:
 
 
 def snapshot_of(job: Job, history: PassHistory) -> JobSnapshot:
-    """The snapshot of a job, in which those that only ask while no process sends anything count as waiting."""
-    # a run in the middle of a job never saw its start, and other hosts may have the ranks that are not here
+    """The snapshot of a job, in which ranks that only poll while no process sends anything count as waiting."""
+    # a run in the middle of a job did not observe its start, and other hosts may have the missing ranks
     snapshot = replace(job.snapshot(), starting=False)
     if not _is_quiet(job, snapshot):
         return snapshot
@@ -127,17 +127,17 @@ def snapshot_of(job: Job, history: PassHistory) -> JobSnapshot:
             age_s = (job.now_ns - began_ns) / NS
             changed[pid] = replace(rank, state=State.PEERS, age_s=age_s, effort=None)
         elif rank.state is State.THROTTLED and starved and lead is not None:
-            # no process gets a CPU here, which says nothing about its own limit
+            # no process gets a CPU here, which says nothing about a quota of this rank
             changed[pid] = replace(rank, state=with_cpu(job.members.views[pid], lead))
     return replace(snapshot, processes=changed)
 
 
 def judge_again(job: Job, snapshot: JobSnapshot, finding: Finding) -> Finding:
-    """The finding by that snapshot; `finding`, what the job alone says, where that shows nothing."""
+    """The finding by that snapshot, or the given `finding` of the job itself if it shows nothing."""
     again = judge(snapshot)
     named = None if finding.pid is None else snapshot.processes.get(finding.pid)
     if named is not None and named.state is State.PEERS:
-        # it gets no CPU, but it would only ask with it
+        # it gets no CPU, but it would only poll with it
         return again
     cycle = again.cause is Cause.WAIT_CYCLE
     if again.cause is Cause.TRAINING or (
@@ -148,14 +148,14 @@ def judge_again(job: Job, snapshot: JobSnapshot, finding: Finding) -> Finding:
 
 
 def a_rank_polls(job: Job, snapshot: JobSnapshot, history: PassHistory) -> bool:
-    """True while a rank waits busily and no process sends: it may have done so for longer than has been seen."""
+    """True while a rank waits busily and no process sends: its wait may have begun before the run."""
     return _is_quiet(job, snapshot) and any(history.asks_since_ns(pid) for pid in snapshot.ranks)
 
 
 def name_who_is_waited_for(job: Job, snapshot: JobSnapshot, finding: Finding) -> Finding:
-    """The one rank that all others have waited for long, though what it does may be work: UNKNOWN, with its name.
+    """UNKNOWN with the one rank that all others have long waited for, though it may be working; else `finding`.
 
-    What can be seen to get on (bytes from or to storage, a sleep that ends) stays WORKING.
+    Work that is visible (bytes from or to storage, a sleep that ends) stays WORKING.
     """
     quiet_ns = quiet_since_ns(job, snapshot)
     quiet_s = None if quiet_ns is None else (job.now_ns - quiet_ns) / NS
@@ -167,7 +167,10 @@ def name_who_is_waited_for(job: Job, snapshot: JobSnapshot, finding: Finding) ->
 
 
 def waited_for(snapshot: JobSnapshot, finding: Finding, quiet_s: float | None) -> Finding:
-    """The same, whether or not it gets on; `quiet_s`: since any rank sent something to another, None if unknown."""
+    """As `name_who_is_waited_for`, whether or not work is visible.
+
+    `quiet_s`: seconds since any rank sent something to another; None if unknown.
+    """
     if finding.kind is not VerdictKind.WORKING or finding.cause not in _AT_WORK:
         return finding
     ranks = list(snapshot.ranks.values())
@@ -176,7 +179,7 @@ def waited_for(snapshot: JobSnapshot, finding: Finding, quiet_s: float | None) -
         return finding
     first, end = sinks[0], wait_chain.follow(snapshot, sinks[0])
     waited_s = min(rank.age_s for rank in waiting)
-    # waits that begin anew all the time are only as old as the run
+    # waits that begin again all the time are only as old as the run
     quiet = quiet_s is not None and quiet_s >= UNEXPLAINED_S
     if waited_s < UNEXPLAINED_S and not (waited_s >= QUIET_S and quiet):
         return finding
@@ -190,7 +193,7 @@ def waited_for(snapshot: JobSnapshot, finding: Finding, quiet_s: float | None) -
 
 
 def gets_on(job: Job, first_rank: RankSnapshot, end_rank: RankSnapshot) -> bool:
-    """True where a rank, its children or what it waits for at the end can be seen to get on."""
+    """True if a rank, its children or the end of its chain visibly makes progress."""
     if State.SLEEPING in (first_rank.state, end_rank.state):
         return True
     views = [job.members.views[pid] for pid in (first_rank.pid, end_rank.pid)]

@@ -1,7 +1,7 @@
-"""Jobs inside of a job: worlds of one pod, or under one launcher, that cannot wait for each other. Pure.
+"""Jobs inside a job: worlds of one pod, or under one launcher, that cannot wait for each other. Pure.
 
-Each is judged as a separate job, by the same rules. What a policy may end is the whole, so a sub-job that is at fault
-is named, and ends the others only where none of them is well.
+Each is judged as a separate job, by the same rules. A policy can only end the whole. So a sub-job at fault is named,
+and the job is ended for it only if no other sub-job is healthy.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ _WEIGHTS = {VerdictKind.SLOW: 2, VerdictKind.UNKNOWN: 1}
 
 @dataclass(slots=True)
 class SubJob:
-    """One of them, and which processes are its own."""
+    """One sub-job, and its processes."""
 
     job: Job
     name: str
-    """For people."""
+    """Its size and port, or its parent process, as `together.world_text` writes it."""
     own: set[Pid]
-    """Its ranks, what started them alone, and what any of these starts."""
+    """Its ranks, their parents that started no other sub-job's, and everything that any of these starts."""
     shared: set[Pid]
-    """What started others as well."""
+    """Processes that started several sub-jobs."""
 
     def observe(self, fact: Fact) -> None:
-        """Take what concerns it."""
+        """Take a fact if it concerns this sub-job."""
         pid = getattr(fact, "pid", None)
         if isinstance(fact, ProcessFork):
-            # the number may have been another process's
+            # the pid may have been another process's
             self.own.discard(fact.child_pid)
             pid = fact.child_pid
             self._on_birth(pid, fact.pid)
         elif isinstance(fact, ProcessSeen) and pid not in self.shared:
             self._on_birth(fact.pid, fact.ppid)
-        # what a library says of all ranks together is not of one world
+        # an answer of a library about all ranks together is not about one world
         is_mixed = isinstance(fact, CollectivesSeen | RecordersSeen)
         if (pid is None and not is_mixed) or pid in self.own or pid in self.shared:
             self.job.observe(fact)
@@ -62,7 +62,7 @@ class SubJob:
             self.own.add(pid)
 
     def join(self, processes: Iterable[ProcessHistory]) -> None:
-        """Take what is known of these processes already."""
+        """Take what is already known of these processes."""
         for process in processes:
             threads = (thread.sample for thread in process.threads.values())
             for fact in (process.seen, *threads, process.totals, *process.sockets.values()):
@@ -71,23 +71,23 @@ class SubJob:
 
 
 class SubJobs:
-    """Those of one job; none while all of its ranks may wait for each other."""
+    """The sub-jobs of one job; none while all of its ranks may wait for each other."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self.parts: list[SubJob] = []
         self._ranks: _Views = {}
-        """Of which worlds were looked for last."""
+        """The ranks when worlds were last searched for."""
 
     def observe(self, fact: Fact) -> None:
-        """Before the job itself takes it."""
+        """Pass a fact on to the sub-jobs, before the job itself takes it."""
         for part in self.parts:
             part.observe(fact)
 
     def divide(self) -> None:
-        """Once a pass: see which worlds there are; those that turn out to be connected are one job.
+        """Once a pass: find the worlds; those that turn out to be connected are one job.
 
-        One whose ranks have all ended is missed by none of the others.
+        The others do not miss a sub-job whose ranks have all ended.
         """
         ranks = self._job.members.ranks
         self.parts = self.living or self.parts
@@ -122,7 +122,7 @@ class SubJobs:
 
     @property
     def living(self) -> list[SubJob]:
-        """Those with ranks that live."""
+        """The sub-jobs that still have living ranks."""
         return [part for part in self.parts if part.job.members.ranks]
 
     @property
@@ -132,19 +132,19 @@ class SubJobs:
 
     @property
     def stall(self) -> Stall:
-        """Whether one of them has stalled; there has to be one."""
+        """The worst stall of the sub-jobs, of which there must be one."""
         return max((part.job.attention.stall for part in self.parts), key=list(Stall).index)
 
     def sampling(self) -> dict[Pid, SampleRequest]:
-        """As `Job.sampling`, of their processes."""
-        return {pid: one for part in self.parts for pid, one in part.job.sampling().items()}
+        """Sampling requests for their processes, as `Job.sampling`."""
+        return {pid: request for part in self.parts for pid, request in part.job.sampling().items()}
 
     def wants(self) -> list[ReadingRequest]:
-        """As `Job.wants`."""
+        """Requests for threads to read, as `Job.wants`."""
         return [request for part in self.parts for request in part.job.wants()]
 
     def finding(self) -> Finding | None:
-        """That of the one which is worst; None for a moment while one cannot be judged and none is at fault."""
+        """The worst finding of the sub-jobs; None for a moment while one cannot be judged and none is at fault."""
         found = [(part, part.job.finding()) for part in self.living or self.parts]
         judged = [(part, finding) for part, finding in found if finding is not None]
         if not judged:
@@ -152,14 +152,16 @@ class SubJobs:
         part, worst = max(judged, key=lambda pair: (_weight(pair[1]), -pair[1].since_ns))
         if worst.kind is VerdictKind.WORKING:
             return worst if len(judged) == len(found) else None
-        faulty = [other for other, finding in judged if finding.kind.is_fault]
-        well = [other.name for other, _ in found if other is not part and other not in faulty]
+        faulty = [faulty_part for faulty_part, finding in judged if finding.kind.is_fault]
+        well = [
+            healthy.name for healthy, _ in found if healthy is not part and healthy not in faulty
+        ]
         ranks = self._job.members.ranks.keys()
-        if ranks - set().union(*(other.own for other in self.parts)):
+        if ranks - set().union(*(sub_job.own for sub_job in self.parts)):
             well.append("which starts")
         lasts_s = (self._job.now_ns - worst.since_ns) / NS
         if well and worst.kind is VerdictKind.CRASHED and lasts_s < self._job.policy.act_floor_s:
-            # a trial that fails ends, and is missed by none
+            # a trial that fails ends, and no other one misses it
             return Finding(VerdictKind.WORKING, Cause.TRAINING, self._job.now_ns)
         return _of_part(worst, part, well)
 
@@ -168,7 +170,7 @@ def _of_part(finding: Finding, sub_job: SubJob, well: list[str]) -> Finding:
     text = f"it is the sub-job {sub_job.name}, which is connected to no other"
     found = Evidence(EvidenceKind.EDGE, text)
     if well and finding.kind is not VerdictKind.SLOW:
-        text += f"; to end it would end as well what continues: that {', that '.join(well)}"
+        text += f"; ending it would also end: that {', that '.join(well)}"
         found = Evidence(EvidenceKind.APART, text)
     return replace(finding, evidence=(*finding.evidence, found))
 

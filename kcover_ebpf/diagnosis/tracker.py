@@ -1,6 +1,6 @@
-"""From findings to verdicts: what holds is reported, once; what ends is followed by WORKING.
+"""From findings to verdicts: a lasting finding is reported once, and its end is followed by WORKING.
 
-Times leave the boottime clock here: a verdict speaks unix seconds.
+Times change from the boottime clock to unix seconds here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Tracker:
         self._candidate_finding: Finding | None = None
         self._candidate_since_ns = 0
         self._explained_ns = 0
-        """When it was last known what the job waits for; 0 before."""
+        """When the job's wait was last explained (unix seconds); 0 before."""
         self._open_finding: Finding | None = None
         self._incident = ""
         self._count = 0
@@ -39,12 +39,12 @@ class Tracker:
 
     @property
     def latest(self) -> Verdict | None:
-        """The fault that holds now, with the evidence of the last pass; None while there is none."""
+        """The present fault, with the evidence of the last pass; None while there is none."""
         return self._latest_verdict
 
     @property
     def suspected(self) -> VerdictKind | None:
-        """What the last pass found, whether or not it holds; None while the job cannot be judged."""
+        """The kind found by the last pass, whether or not it lasts; None while the job cannot be judged."""
         return None if self._candidate_finding is None else self._candidate_finding.kind
 
     def update(self, job: Job, unix_offset_s: float) -> Verdict | None:
@@ -78,9 +78,9 @@ class Tracker:
         return verdict
 
     def snapshot(self, job: Job, unix_offset_s: float, finding: Finding | None = None) -> Verdict:
-        """The verdict as of now, without waiting for it to hold; UNKNOWN while the job cannot be judged.
+        """The verdict of this moment, even if it has not lasted yet; UNKNOWN while the job cannot be judged.
 
-        `finding` replaces what the job itself would say.
+        `finding` replaces that of the job itself.
         """
         current_finding = (
             finding or job.finding() or Finding(VerdictKind.UNKNOWN, Cause.UNKNOWN, job.now_ns)
@@ -97,7 +97,7 @@ class Tracker:
             return stable_ns >= VERDICT_STABLE_NS
         if self._reported_verdict is None:
             return True
-        # a fault that ends is reported once it is over for good, a start or an end when it stays so for a moment
+        # the end of a fault is reported once it is final; a start or an end after a moment
         ordinary = finding.cause in (Cause.TRAINING, Cause.STARTING, Cause.ENDING)
         return stable_ns >= (
             ORDINARY_STABLE_NS if ordinary and self._open_finding is None else RECOVERY_STABLE_NS
@@ -107,8 +107,7 @@ class Tracker:
         if finding.kind is VerdictKind.WORKING:
             self._open_finding, self._incident = None, ""
         elif self._open_finding is None or not _alike(self._open_finding, finding):
-            # one fault keeps its name while it is reported better: a hang that ends in a crash is one
-            # incident
+            # a fault keeps its name while its report improves: a hang that ends in a crash is one incident
             if self._open_finding is None:
                 self._count += 1
                 self._incident = f"{self._name}-{self._count}"

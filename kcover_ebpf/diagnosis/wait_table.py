@@ -1,4 +1,4 @@
-"""The wait table of a verdict: which thread of which rank sits where, since when."""
+"""The wait table of a verdict: the wait of each rank, its thread, and since when."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kcover_ebpf.model.verdict import VerdictKind, WaitRow
 from kcover_ebpf.tunables.diagnosis import GIVES_UP_S
 
 FRAMEWORKS = tuple(prefix for prefix, _ in GIVES_UP_S)
-"""Beginnings of the libraries by which a framework is known."""
+"""Beginnings of the names of libraries that identify a framework."""
 
 
 _RDMA = "/dev/infiniband/"
@@ -23,7 +23,7 @@ _NOTES = {VerdictKind.SLOW: "slow", VerdictKind.UNKNOWN: "unclear"}
 
 
 def wait_rows(job: Job, finding: Finding) -> tuple[WaitRow, ...]:
-    """One row per rank, and one for each child that a rank waits for; ranks in order."""
+    """One row per rank, and one for each child that a rank waits for; sorted by rank."""
     snapshot = job.snapshot()
     rows = []
     for pid, process in snapshot.processes.items():
@@ -82,14 +82,14 @@ def gives_up_after_s(job: Job) -> float | None:
 
 
 def _modules(job: Job) -> set[str]:
-    """Libraries that were seen on stacks of its ranks."""
+    """Libraries seen on stacks of its ranks."""
     stacks = [*job.attention.known.stacks]
     stacks += [last_reading.stack for last_reading in job.attention.last_readings().values()]
     return {word.split("+")[0] for stack in stacks for word in stack}
 
 
 def unobserved(job: Job) -> tuple[str, ...]:
-    """What could not be seen in this job and might change a verdict."""
+    """What was not observed in this job and might change a verdict."""
     said = []
     here, size = len(job.members.all_ranks), job.members.world_size
     if size is not None and job.pace.trained and here < size:

@@ -1,7 +1,8 @@
-"""What the kernel announced about one job: exits, signals, out of memory. It needs no waiting and no learning.
+"""Announcements of the kernel about one job: exits, signals, out of memory. They need no waiting and no learning.
 
 Not every exit is a fault of the job. A launcher or a rank ends its own processes, a wrapper's first commands may fail,
-and a rank may do without one of its children: what was lost is a fault only if those who need it stop without it.
+and a rank may continue without one of its children. So a lost process is a fault only if those that need it stop making
+progress.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from kcover_ebpf.tunables.diagnosis import (
 )
 
 ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL})
-"""By which a process is ended on purpose."""
+"""Signals by which a process is ended on purpose."""
 _FORKED_KEPT = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """An exit that is a fault only if those who need the process make no progress without it."""
+    """An exit that is a fault only if the processes that need the ended one make no progress without it."""
 
     process_exit: ProcessExit
     owner: Pid | None = None
-    """The rank whose loader it was; None: it was a rank itself, ended by its own launcher."""
+    """The rank whose loader it was; None for a rank that its own launcher ended."""
 
     def lasts_ns(self, longest_s: float) -> int:
-        """Until when it explains that they stop (boottime); `longest_s`: the longest step so far.
+        """Boottime until which it explains a later stall. `longest_s`: the longest step so far, in seconds.
 
-        What was prefetched, and the collective under way, are used up by then.
+        Prefetched data, and the collective under way, are used up by then.
         """
         least_ns = LOADER_MISSED_NS if self.owner is not None else round(LEFT_SINCE_S * NS)
         return self.process_exit.boottime_ns + least_ns + round(LEFT_BEFORE_STEPS * longest_s * NS)
@@ -51,35 +52,35 @@ class Loss:
 
 @dataclass(slots=True)
 class Announcements:
-    """What was announced about one job so far."""
+    """Everything that was announced about one job so far."""
 
     failures: list[ProcessExit] = field(default_factory=list)
-    """Failed exits of ranks, and of loaders whose ranks died of it, in order."""
+    """Failed exits of ranks, and of loaders whose ranks died of that, in order."""
     losses: dict[Pid, Loss] = field(default_factory=dict)
-    """By who ended: what the job may do without."""
+    """Pid -> the exit of a process that the job may continue without."""
     oom: set[Pid] = field(default_factory=set)
     signals: dict[Pid, SignalSent] = field(default_factory=dict)
-    """The last fatal signal sent to a process."""
+    """The last fatal signal sent to each process."""
     forked: deque[Pid] = field(default_factory=lambda: deque(maxlen=_FORKED_KEPT))
-    """Processes that the job's own began of late; they may be gone, or be heard of after what they did."""
+    """Processes that the job's own recently started; some are gone, or are first read after they sent a signal."""
     stops: dict[Pid, SignalSent] = field(default_factory=dict)
-    """The stop signal in force for a process."""
+    """The stop signal in force for each process."""
     awaited: gave_up.Awaited | None = None
-    """The rank that all others were last seen waiting for, before any failed."""
+    """The rank that all others waited for when that was last determined, before any failed; None if there was none."""
 
     @property
     def misses_rank(self) -> bool:
-        """True while it is open whether the others do without a rank that their launcher ended."""
+        """True while it is undecided whether the other ranks continue without one that their launcher ended."""
         return any(loss.owner is None for loss in self.losses.values())
 
     def judged(self, snapshot: JobSnapshot) -> JobSnapshot:
-        """Note who waits for whom in a snapshot, which is returned."""
+        """Note the rank that the others wait for in a snapshot; returns the snapshot."""
         if not self.failures:
             self.awaited = gave_up.awaited(snapshot) or self.awaited
         return snapshot
 
     def on_signal(self, sent: SignalSent) -> None:
-        """Note who sent which signal."""
+        """Note a fatal, stop or continue signal, with its sender."""
         if sent.signal in (signal.SIGSTOP, signal.SIGTSTP):
             self.stops[sent.pid] = sent
         elif sent.signal == signal.SIGCONT:
@@ -94,9 +95,9 @@ class Announcements:
     def on_exit(
         self, process: ProcessHistory, process_exit: ProcessExit, members: Members, longest_s: float
     ) -> bool:
-        """Note an exit if it concerns the job; True if it is a failure already.
+        """Note an exit if it concerns the job; True if it already is a failure.
 
-        `longest_s`: the longest step so far; after that the others notice that a rank has left.
+        `longest_s`: the longest step so far; the others notice within this time that a rank has left.
         """
         member, by_signal = process.membership, process_exit.signal != 0
         if member is None or not (by_signal or process_exit.exit_code) or members.is_apart(process):
@@ -107,7 +108,8 @@ class Announcements:
             if not self._ended_for_another(process, process_exit, members, longest_s):
                 return False
         concerns = {
-            # what a wrapper runs before the training may fail without harm; the wrapper reports it
+            # a program that a wrapper runs before the training may fail without harm; the wrapper reports it
+            # otherwise
             Role.RANK: by_signal
             or established(process, process_exit)
             or not members.is_wrapped(process),
@@ -119,7 +121,7 @@ class Announcements:
         if not concerns.get(member.role, False):
             return False
         if member.role is Role.LOADER and member.owner is not None:
-            # a sandbox that ends as it should, a saver that the memory limit took: the rank may do without
+            # a sandbox that ends as planned, or a saver that the memory limit ended: the rank may continue without it
             self.losses[process_exit.pid] = Loss(process_exit, member.owner)
             return False
         self.failures += [loss.process_exit for loss in self._of(process_exit.pid)]
@@ -127,14 +129,14 @@ class Announcements:
         return True
 
     def _of(self, rank: Pid) -> list[Loss]:
-        """The loaders that a rank has lost, taken out: it died of that."""
+        """Remove and return the loaders that a rank had lost: it died of that."""
         found = [loss for loss in self.losses.values() if loss.owner == rank]
         for loss in found:
             del self.losses[loss.process_exit.pid]
         return found
 
     def on_gone(self, process_exit: ProcessExit) -> ProcessExit:
-        """What was known to be dying has ended; returns its exit with the time at which it began to."""
+        """The exit of a process that was known to be dying, with the time at which its end began."""
         for place, failure in enumerate(self.failures):
             if failure.pid == process_exit.pid:
                 process_exit = replace(process_exit, boottime_ns=failure.boottime_ns)
@@ -152,13 +154,12 @@ class Announcements:
         now_ns: int,
         longest_s: float,
     ) -> None:
-        """Once a pass: forget the losses after which those who needed the process continued, or ended.
+        """Once a pass: forget losses after which the processes that needed the lost one continued, or ended.
 
-        `ranks`: the living ones, `children`: theirs; `longest_s`: the longest step so far.
-        """
+        `ranks`: the living ones, `children`: theirs; `longest_s`: the longest step so far."""
         for pid, loss in list(self.losses.items()):
             if loss.owner is not None and self._sender(pid) in self.forked:
-                # a shell of the rank ended what the rank had begun
+                # a shell of the rank ended a process that the rank had started
                 del self.losses[pid]
                 continue
             needed = list(ranks.values()) if loss.owner is None else _known(ranks, loss.owner)
@@ -169,7 +170,7 @@ class Announcements:
                 continue
             ends_ns = loss.lasts_ns(longest_s)
             moved = all(_moved_ns(rank) > ends_ns for rank in needed)
-            # who fails for lack of a rank moves as well, for seconds; who trains on exchanges data
+            # a rank that fails because another is missing moves as well, for seconds; one that trains exchanges data
             fails = loss.owner is None and any(0 < rank.data_ns <= ends_ns for rank in needed)
             is_old = now_ns - loss.process_exit.boottime_ns > KILLED_PATIENCE_S * NS
             if moved and (is_old or not fails):
@@ -181,14 +182,14 @@ class Announcements:
         return sender is not None and (sender in members.views or sender in self.forked)
 
     def _sender(self, pid: Pid) -> Pid | None:
-        """Who sent the last fatal signal to a process; None where that is not known, or it did so itself."""
+        """Sender of the last fatal signal to a process; None if unknown, or if it sent the signal itself."""
         sent = self.signals.get(pid)
         return None if sent is None or sent.sender_pid == pid else sent.sender_pid
 
     def _ended_for_another(
         self, process: ProcessHistory, process_exit: ProcessExit, members: Members, longest_s: float
     ) -> bool:
-        # a launcher that ends the others after a rank left with code 0, without a signal to itself, gives no other hint
+        # a launcher that ends the others after a rank left with code 0, with no signal to itself, gives no other hint
         reported = self.signals[process_exit.pid].sender_pid in self.signals
         is_rank = process.membership is not None and process.membership.role is Role.RANK
         left = left_before(gone_before(process_exit, members.all_ranks, longest_s))
@@ -202,12 +203,12 @@ class Announcements:
         )
 
     def keep(self, members: Members) -> None:
-        """Forget the exits of what was no part of the job after all."""
+        """Forget the exits of processes that turned out not to be part of the job."""
         self.failures = [failure for failure in self.failures if failure.pid in members.views]
         self.losses = {pid: loss for pid, loss in self.losses.items() if pid in members.views}
 
     def settle(self, members: Members) -> None:
-        """Forget the failures once the job got over them: each rank is there again and continues."""
+        """Forget the failures once the job recovered: each failed rank has a successor that continues."""
         for failure in self.failures:
             process = members.views.get(failure.pid)
             again = members.successor(process) if process is not None else None
@@ -219,7 +220,7 @@ class Announcements:
 def is_by_launcher(
     process_exit: ProcessExit, announcements: Announcements, views: Mapping[Pid, ProcessHistory]
 ) -> bool:
-    """Whether its own launcher killed it, which was not itself ordered to end."""
+    """True if its own launcher killed it without having been told to end itself."""
     sent = announcements.signals.get(process_exit.pid)
     if sent is None or sent.signal != process_exit.signal or sent.sender_pid == process_exit.pid:
         return False
@@ -227,7 +228,7 @@ def is_by_launcher(
 
 
 def left_before(gone: Sequence[ProcessExit]) -> Pid | None:
-    """The rank among these that ended with code 0."""
+    """The rank among these that ended with code 0; None if there is none."""
     return next(
         (
             process_exit.pid
@@ -241,7 +242,7 @@ def left_before(gone: Sequence[ProcessExit]) -> Pid | None:
 def gone_before(
     first_exit: ProcessExit, ranks: Mapping[Pid, ProcessHistory], longest_s: float
 ) -> list[ProcessExit]:
-    """The exits of ranks shortly enough before a failure to be its reason."""
+    """Exits of ranks that are shortly enough before a failure to be its reason."""
     window_ns = max(LEFT_BEFORE_NS, int(LEFT_BEFORE_STEPS * longest_s * NS))
     exits = [
         process.exit
@@ -258,7 +259,7 @@ def gone_before(
 def _has_begun_another(
     loss: Loss, process: ProcessHistory, children: Sequence[ProcessHistory], now_ns: int
 ) -> bool:
-    # a pool whose sandbox crashed runs the next one; what a rank begins every few seconds anyhow shows nothing
+    # a pool whose sandbox crashed starts the next one; periodic children of a rank show nothing
     lost_ns, background = loss.process_exit.boottime_ns, process.efforts.background
     return any(
         child.first_seen_ns > lost_ns

@@ -15,13 +15,13 @@ from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Ve
 from kcover_ebpf.tunables.diagnosis import HARMLESS_NS, RELATED_FAULTS_NS
 
 PORT_UP = "port up"
-"""Code of the word that an RDMA port is back (`devices.fault_rules.of_port`)."""
+"""Code of the report that an RDMA port is up again (`devices.fault_rules.of_port`)."""
 _MOST_EXPLAINING = 3
-"""Drivers log a line for each of the parts of a GPU that met the same error."""
+"""Faults shown for one error: drivers log a line for each part of a GPU that met it."""
 
 
 class DeviceFaults:
-    """What the devices of one job announced."""
+    """Announcements of the devices of one job."""
 
     def __init__(self) -> None:
         self._faults: list[DeviceFault] = []
@@ -29,7 +29,7 @@ class DeviceFaults:
         self._ports_down: dict[str, PortChange] = {}
 
     def observe(self, fact: Fact) -> None:
-        """Note a fault, or a driver call that hangs; other facts are nothing here."""
+        """Note a fault, or a driver call that hangs; other facts are ignored."""
         if isinstance(fact, DeviceFault):
             self._on_fault(fact)
         elif isinstance(fact, DriverCall):
@@ -50,7 +50,7 @@ class DeviceFaults:
         self._faults.append(fault)
 
     def located(self, finding: Finding, ranks: Mapping[Pid, ProcessHistory]) -> Finding:
-        """The finding with its device, where it is a driver call that hangs or a link that is down."""
+        """The finding with its device, if it is a driver call that hangs or a link that is down."""
         if finding.kind is VerdictKind.LOST_LINK:
             return self._with_port(finding, ranks)
         call = None if finding.pid is None else self._calls.get(finding.pid)
@@ -83,7 +83,7 @@ class DeviceFaults:
         return tuple(self._faults)
 
     def outlive(self, now_ns: int, silent: bool, stalled: bool) -> None:
-        """Forget faults that the job has outlived; `silent`: some rank does not continue, `stalled`: none does."""
+        """Forget faults that the job has outlived. `silent`: some rank makes no progress; `stalled`: none does."""
         self._faults = [
             fault
             for fault in self._faults
@@ -91,7 +91,7 @@ class DeviceFaults:
         ]
 
     def explained(self, failed_finding: Finding) -> Finding:
-        """A failure with what the devices of the process that failed announced shortly before it.
+        """A failure with what the devices of the failed process announced shortly before it.
 
         An error of the program on its GPU (Xid 13, 31) ends no other process, but says more than its exit code.
         """
@@ -108,7 +108,7 @@ class DeviceFaults:
     def judge(self, views: Mapping[Pid, ProcessHistory], stalled: bool) -> Finding | None:
         """The finding for the first fault that ends the job; None if there is none.
 
-        `stalled`: the ranks trained and do not continue, without which the loss of one of several paths ends nothing; a
+        `stalled`: the ranks trained and make no progress. Otherwise the loss of one of several paths ends nothing; a
         job that still starts is silent anyway.
         """
         lethal = [

@@ -1,7 +1,7 @@
 """Faults that the kernel announces: exits, signals, out of memory. They need no waiting and no learning.
 
-Who died first is not always who is to blame: a rank that left with code 0, that its own launcher killed, that skipped a
-collective, or that all others waited for in vain makes an innocent peer fail. Those are distinguished here.
+The first rank that died is not always the culprit. An innocent peer also fails after a rank left with code 0, was
+killed by its own launcher, skipped a collective, or kept all others waiting. These cases are distinguished here.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def judge_failure(
 ) -> Finding | None:
     """The finding for the first failure; None if there is none, or if the whole job was ended.
 
-    `longest_s`: the longest step so far. `process`: what started the one that failed first, if it lives. `whole`: all
-    ranks are among `views`; else nothing shows that the whole job was ended.
+    `longest_s`: the longest step so far. `process`: the parent of the one that failed first, if it lives. `whole`: all
+    ranks are among `views`; otherwise nothing shows that the whole job was ended.
     """
     if not announcements.failures:
         return None
@@ -102,7 +102,7 @@ def _apart(
 def _awaited(
     announcements: Announcements, first_exit: ProcessExit, views: Mapping[Pid, ProcessHistory]
 ) -> gave_up.Awaited | None:
-    """The rank for whose sake another gave up; None where that one died of something else, or was served at last."""
+    """The rank that a failed one had given up waiting for; None if it died of something else, or was served."""
     late = announcements.awaited
     if late is None or first_exit.pid not in late.waiting or late.rank.pid not in views:
         return None
@@ -116,11 +116,11 @@ def _awaited(
 
 
 def _first(failures: Sequence[ProcessExit], views: Mapping[Pid, ProcessHistory]) -> ProcessExit:
-    # a rank that dies with its loaders is to be reported, whichever of them was reaped first
+    # a rank that dies with its loaders is reported, whichever of them was reaped first
     first = failures[0]
     member = views[first.pid].membership
     owner = member.owner if member is not None else None
-    # a rank that raises for the lack of its loader is its victim; one that was killed with it is not
+    # a rank that raises an error because its loader died is a victim; one that was killed with it is not
     return next((failure for failure in failures if failure.pid == owner and failure.signal), first)
 
 
@@ -130,14 +130,14 @@ def _ended_before(
     gone: Sequence[ProcessExit],
     views: Mapping[Pid, ProcessHistory],
 ) -> tuple[Cause, ProcessHistory, str] | None:
-    """The rank that ended before another failed for lack of it, how, and the sentence that says so."""
+    """The rank that ended before another failed because of that, with cause and sentence; None if there is none."""
     left = left_before(gone)
     if left is not None:
         return Cause.LEFT_EARLY, views[left], f"{name(views[left])} exited with code 0 before that"
     killed = [
         process_exit for process_exit in gone if is_by_launcher(process_exit, announcements, views)
     ]
-    # a launcher that ends several ends the job, and some rank notices before its turn
+    # a launcher that ends several ranks ends the job, and a rank may notice before its turn
     if len(killed) != 1 or cause_of(views[first_exit.pid], first_exit, announcements) not in RAISED:
         return None
     process = views[killed[0].pid]
@@ -151,9 +151,8 @@ def _skipped(
 ) -> Pid | None:
     """The survivor that waits in another collective than the rest; None unless two signs agree.
 
-    Its stack differs from all others', which are alike; or, with only two left, it is the one that
-    has sent after the other: it entered its collective last, and what it sent there killed the
-    receiver.
+    Its stack differs from all others', which are alike. Or, with only two left, it is the one that sent after the
+    other: it entered its collective last, and what it sent there killed the receiver.
     """
     if first_exit.signal not in (0, signal.SIGABRT) or len(survivors) < 2:
         return None
@@ -177,7 +176,7 @@ def _ended_from_outside(
     return bool(exits) and all(
         process_exit.signal in ENDING_SIGNALS
         and process_exit.pid not in announcements.oom
-        # a launcher that was not asked to end ends the others for the one that died
+        # a launcher that was not asked to end ends the others because one died
         and not is_by_launcher(process_exit, announcements, views)
         for process_exit in exits
     )
@@ -186,7 +185,7 @@ def _ended_from_outside(
 def cause_of(
     process: ProcessHistory, process_exit: ProcessExit, announcements: Announcements
 ) -> Cause:
-    """Why a rank ended, or the rank of a loader cannot continue."""
+    """Why a rank ended, or why the rank of a loader cannot continue."""
     if process_exit.pid in announcements.oom:
         return Cause.OOM_KILLED
     if process.membership is not None and process.membership.role is Role.LOADER:
@@ -195,7 +194,7 @@ def cause_of(
 
 
 def cause_of_signal(number: int) -> Cause:
-    """What a rank died of that was ended by a signal, as far as its number shows it."""
+    """Cause of the end of a rank by this signal, as far as its number shows it."""
     if number == signal.SIGABRT:
         return Cause.ABORTED
     return Cause.SEGFAULT if number in _CRASH_SIGNALS else Cause.KILLED
@@ -204,7 +203,7 @@ def cause_of_signal(number: int) -> Cause:
 def reported(
     process: ProcessHistory, process_exit: ProcessExit, announcements: Announcements
 ) -> str:
-    """How a process ended, and who ended it, as a sentence."""
+    """How a process ended, and which process ended it, as a sentence."""
     if process_exit.signal:
         how = (
             f"{'is dying of' if process.is_dying else 'died by'} {signal_name(process_exit.signal)}"
@@ -231,7 +230,7 @@ def reported(
 
 
 def signal_name(number: int) -> str:
-    """Such as "SIGKILL", or "signal 40" where it has no name."""
+    """Name of a signal such as "SIGKILL", or "signal 40" if it has none."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -239,7 +238,7 @@ def signal_name(number: int) -> str:
 
 
 def _dumps(ranks: Iterable[ProcessHistory]) -> list[Evidence]:
-    """Who is to be left alone for a while: what a core is needed for cannot be found out later."""
+    """Ranks that must not be disturbed for a while: the information in a core cannot be recovered later."""
     return [
         Evidence(
             EvidenceKind.STATE,

@@ -1,7 +1,8 @@
-"""A rank whose framework gave up waiting: it fails first, and the rank that it waited for is to be named. Pure.
+"""A rank whose framework gave up waiting: it fails first, but the rank that it waited for is to be named. Pure.
 
-The time-out of a collective (gloo raises, NCCL's watchdog aborts) fires in a rank that waits. When every other rank
-waited for one, for long, that one is why, whatever it was doing: an evaluation that outlasts the time-out as well.
+The time-out of a collective (gloo raises, NCCL's watchdog aborts) fires in a rank that waits. If every other rank
+waited for one for long, that one is the reason, whatever it was doing: also an evaluation that outlasts the
+time-out.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ class Awaited:
 
     rank: RankSnapshot
     waiting: frozenset[Pid]
-    """The others."""
+    """Pids of all other ranks, which were waiting."""
     waited_s: float
-    """At least, by each of them."""
+    """Seconds for which each of them had waited, at least."""
     at_ns: int
-    """That moment (boottime)."""
+    """Boottime of the observation."""
 
     @property
     def text(self) -> str:
-        """As a sentence of the verdict."""
+        """The observation as a sentence of the verdict."""
         name, doing = evidence.name(self.rank), f"{self.rank.state.text}: {self.rank.text}"
         return (
             f"every other rank had waited for {name} ({doing}) for at least {self.waited_s:.1f} s"
@@ -39,7 +40,7 @@ class Awaited:
 
 
 def is_due(ranks: Iterable[ProcessHistory], now_ns: int) -> bool:
-    """True if ranks that exchanged bytes have not for so long that they may wait for one of them.
+    """True if the ranks have exchanged no bytes for so long that all may be waiting for one of them.
 
     A rank that computes is found in ever new code: that shows progress, and nothing is suspicious.
     """
@@ -48,10 +49,10 @@ def is_due(ranks: Iterable[ProcessHistory], now_ns: int) -> bool:
 
 
 def awaited(snapshot: JobSnapshot) -> Awaited | None:
-    """The one rank that all others have waited for, for longer than a step ever took; None unless there is just one."""
+    """The one rank that all others have waited for, longer than any step; None unless there is exactly one."""
     if snapshot.starting or not snapshot.all_seen:
         return None
-    # before the dearer question who waits for whom
+    # before the more expensive computation of the chains of waits
     if sum(rank.age_s < GAVE_UP_S for rank in snapshot.ranks.values()) > 1:
         return None
     snapshot = control_group.compared(snapshot)

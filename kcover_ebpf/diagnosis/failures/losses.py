@@ -1,7 +1,7 @@
-"""What a job has lost and cannot do without: a rank that its launcher ended, a loader that died. Pure.
+"""Losses that a job cannot continue without: a rank that its launcher ended, a loader that died. Pure.
 
-It was announced, and those who need it have stopped since, each for longer than it ever did while healthy. If they move
-again, it was no fault: ranks train on without the one that a launcher took away, a rank without its sandbox.
+The loss was announced, and the ranks that need it have stopped since, each for longer than ever while healthy. If they
+move again, it was no fault: ranks continue without one that a launcher ended, a rank without its sandbox.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kcover_ebpf.tunables.diagnosis import LEARNED_GAPS, LOSS_FLOOR_S
 def missed(
     snapshot: JobSnapshot, announcements: Announcements, views: Mapping[Pid, ProcessHistory]
 ) -> Finding | None:
-    """The finding for what is missed; None while the job does without everything that it lost."""
+    """The finding for a loss that is missed; None while the job continues without everything that it lost."""
     if not announcements.losses:
         return None
     snapshot = control_group.compared(snapshot)
@@ -32,7 +32,7 @@ def missed(
         if loss.owner is not None and _misses_loader(snapshot, loss, loss.owner):
             return _finding(snapshot, loss, announcements, views)
     ended = [loss for loss in announcements.losses.values() if loss.owner is None]
-    # a launcher that ends several ends the job, or makes it smaller
+    # a launcher that ends several ranks ends the job, or makes it smaller
     if len(ended) != 1 or not _misses_rank(snapshot, ended[0], views):
         return None
     return _finding(snapshot, ended[0], announcements, views)
@@ -43,7 +43,7 @@ def _misses_loader(snapshot: JobSnapshot, loss: Loss, owner: Pid) -> bool:
     if rank is None or not _has_stopped(snapshot, rank, loss):
         return False
     others = [other for other in snapshot.ranks.values() if other.pid != owner]
-    # one that waits like most others waits for another rank
+    # a rank that waits like most others waits for another rank
     apart = stacks.groups(
         {
             rank_snapshot.pid: rank_snapshot.stack
@@ -66,14 +66,14 @@ def _misses_rank(snapshot: JobSnapshot, loss: Loss, views: Mapping[Pid, ProcessH
 def _has_fallen_silent(
     snapshot: JobSnapshot, rank: RankSnapshot, loss: Loss, process: ProcessHistory
 ) -> bool:
-    # who lost its connection to the dead rank raises an error: it still runs, for seconds, and exchanges nothing
+    # a rank that lost its connection to the dead one raises an error: it runs for seconds more, and exchanges nothing
     silent_s = rank.received_age_s
     if silent_s is None or _ended_s(snapshot, loss) >= snapshot.policy.act_floor_s:
-        # who still runs when the job would be ended for it does something else
+        # a rank that still runs when the job would be ended for it does something else
         return False
     noticed_s = snapshot.threshold_s(rank.pid)
     if process.healthy_passes >= LEARNED_GAPS:
-        # none is accused for its silence, so that the floor of a stall need not pass
+        # no rank is accused because of its silence, so the floor of a stall need not pass
         quiet_s = snapshot.policy.stall_factor * process.longest_quiet_ns / NS
         noticed_s = min(noticed_s, max(LOSS_FLOOR_S, quiet_s))
     return min(silent_s, _ended_s(snapshot, loss)) >= noticed_s

@@ -1,8 +1,8 @@
-"""Frameworks that recover from a crash by themselves, and how each of them is known. One row each.
+"""Frameworks that recover from a crash by themselves, and how each of them is recognised. One row each.
 
-A framework may announce what it is about to do (torchrun counts its restarts in the environment of its ranks), or is
-known by what it is: Ray's workers are started by a raylet, and whoever asked for them learns that one died; a rank
-of torchft names the lighthouse by which the groups that are left continue without it.
+A framework may announce its next step (torchrun counts its restarts in the environment of its ranks), or be recognised:
+Ray's workers are started by a raylet, whose client learns that one died; a rank of torchft names the lighthouse by
+which the remaining groups continue without it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _RAYLET = ("raylet",)
 def own_recovery(
     process: ProcessHistory, launcher_process: ProcessHistory | None
 ) -> Evidence | None:
-    """That a rank which ended is about to be replaced, or done without; None where nothing shows that.
+    """Evidence that an ended rank is about to be replaced, or not needed; None if nothing shows that.
 
-    `launcher_process`: what started it, if that lives: who is gone starts nothing again.
+    `launcher_process`: the parent, if it lives: an ended one restarts nothing.
     """
     environ = {} if process.seen is None else process.seen.rank_environ
     text = None

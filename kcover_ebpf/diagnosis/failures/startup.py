@@ -1,4 +1,4 @@
-"""Ranks that are not there: one that never appeared, and one that the sampler does not see."""
+"""Absent ranks of a start: one that never appeared, and one that the sampler does not see."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ WHY_UNREADABLE = "a call into a driver or file system holds its memory lock"
 def missing_rank(
     members: Members, progress: JobProgress, now_ns: int, policy: Policy
 ) -> Finding | None:
-    """The lowest rank that never appeared while those that did only wait; None if none is missing.
+    """The lowest rank that never appeared while the present ones only wait; None if none is missing.
 
-    Those that their launcher started on another host are not. The evidence is time alone, which never ends a
-    job: where no launcher says how many ranks are here, it may be starting on another host.
+    Ranks that their launcher started on another host are not missing. The evidence is time alone, which never ends a
+    job: if no launcher says how many ranks are here, a rank may be starting on another host.
     """
     ranks, world_size = members.ranks, members.expected
     if progress.trained or world_size is None or len(members.all_ranks) != len(ranks):
@@ -44,7 +44,8 @@ def missing_rank(
     waited_s, gaps_s = (now_ns - progress.last_joined_ns) / NS, _gaps_s(members)
     if not missing or waited_s < _grace_s(gaps_s, policy):
         return None
-    # those that load wait for none yet: one that its launcher did not fork with them is missed all the same
+    # ranks that load do not wait for others yet; but one that its launcher did not fork with them is missing all the
+    # same
     forked = len(gaps_s) + 1 >= ARRIVED_RANKS
     if not forked and any(_is_at_work(process, now_ns) for process in ranks.values()):
         return None
@@ -64,10 +65,10 @@ def missing_rank(
 
 
 def _gaps_s(members: Members) -> list[float]:
-    """The pauses between the starts of the ranks that came, one after another; empty where they show nothing.
+    """Pauses in seconds between the starts of the ranks, in order; empty if they show nothing.
 
-    Where no launcher says how many ranks are here, the others may be starting on other hosts; and of ranks that were
-    there before they were watched nothing shows how they came.
+    If no launcher says how many ranks are here, the others may be starting on other hosts. The starts of ranks that
+    existed before they were watched were not observed.
     """
     arrivals = sorted(_started_ns(process) for process in members.ranks.values())
     came = all(
@@ -80,7 +81,7 @@ def _gaps_s(members: Members) -> list[float]:
 
 
 def _grace_s(gaps_s: Sequence[float], policy: Policy) -> float:
-    """How long after the last rank that came another one may come."""
+    """Seconds after the last arrival of a rank within which another one may arrive."""
     if not gaps_s:
         return policy.start_grace_s
     return min(policy.start_grace_s, max(ARRIVAL_FLOOR_S, ARRIVAL_FACTOR * max(gaps_s)))
@@ -92,7 +93,7 @@ def _started_ns(process: ProcessHistory) -> int:
 
 def _missing(present: Sequence[int], count: int) -> list[int]:
     missing = absent(present, count, count)
-    # where a launcher does not number the ranks of a host in one run, none can be named
+    # if a launcher does not number the ranks of a host consecutively, none can be named
     in_one_run = len(missing) + len(set(present)) == min(count, MOST_RANKS)
     return missing if in_one_run and len(present) < count else []
 
@@ -104,12 +105,12 @@ def _is_at_work(process: ProcessHistory, now_ns: int) -> bool:
 
 
 def awaits_missing_rank(members: Members, progress: JobProgress) -> bool:
-    """True while a rank has not come yet and the job never trained: those who came wait for it."""
+    """True while a rank has not arrived yet and the job never trained: the present ranks wait for it."""
     return len(members.all_ranks) < (members.world_size or 0) and not progress.trained
 
 
 def unsampled_rank(members: Members, now_ns: int) -> Finding | None:
-    """UNKNOWN while a rank lives of which no thread was ever sampled: what is not seen is not healthy."""
+    """UNKNOWN while a rank lives of which no thread was ever sampled: an unobserved rank does not count as healthy."""
     for process in members.ranks.values():
         if process.lead is None and now_ns - process.first_seen_ns > RANK_SAMPLED_WITHIN_NS:
             rank = process.rank
@@ -125,7 +126,7 @@ def unsampled_rank(members: Members, now_ns: int) -> Finding | None:
 
 
 def unreadable_process(members: Members, unreadable: Mapping[Pid, Unreadable]) -> Finding | None:
-    """UNKNOWN while a process may be a rank, and it cannot be read whether it is one."""
+    """UNKNOWN while a process may be a rank but cannot be read."""
     for pid, fact in unreadable.items():
         process = members.views.get(pid)
         if process is not None and process.seen is None and process.exit is None:
