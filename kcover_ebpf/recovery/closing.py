@@ -1,7 +1,7 @@
-"""When a fault that was not acted on is over, and when its incident need no longer be kept. Pure.
+"""When a fault without an action is over, and when its incident need no longer be kept. Pure.
 
-Recovered incidents are over by themselves. One that was only reported (Observed, Refused, Failed) stays until
-an agent sees the job train again, or end; else alerts about it would never be resolved.
+Recovered incidents are over by themselves. One that was only reported (Observed, Refused, Failed) stays open until an
+agent sees the job train again, or end; otherwise alerts about it would never be resolved.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kcover_ebpf.tunables.recovery import (
 
 
 def why_calm(status: Status, reports: Sequence[ReceivedReport]) -> str | None:
-    """Why the fault is over, by what the nodes of the job report now; None while it may continue."""
+    """Reason why the fault is over, by the present reports of the job's nodes; None while it may continue."""
     since_s = status.last_s + RECOVERED_STABLE_S
     trains = all(report.report.trained for report in reports) and not is_suspected(reports)
     if trains and all(report.current_s > since_s for report in reports):
@@ -34,7 +34,7 @@ def why_calm(status: Status, reports: Sequence[ReceivedReport]) -> str | None:
 
 
 def why_gone(status: Status, top: TopOwner | None, now_s: float) -> str | None:
-    """Why the fault of a job that no node reports any more is over; None while it may continue.
+    """Reason why the fault of a job that no node reports any more is over; None while it may continue.
 
     `top`: the job, None if it is gone.
     """
@@ -48,19 +48,19 @@ def why_gone(status: Status, top: TopOwner | None, now_s: float) -> str | None:
 
 
 def is_suspected(reports: Sequence[ReceivedReport]) -> bool:
-    """True if the nodes of a job say anything against it, each for itself or together."""
+    """True if the nodes of a job report anything wrong with it, single nodes or all together."""
     return any(map(_is_suspect, reports)) or gang_pace.may_lag(reports)
 
 
 def _is_suspect(received: ReceivedReport) -> bool:
     verdict = received.report.verdict
     has_news = received.report.suspicious or (verdict is not None and verdict.opens_incident)
-    # a log of which a policy expects more; whether another container printed it is not known here
+    # a log in which a policy expects more; whether another container printed it is not known here
     return has_news or any(reading.broken for log in received.report.logs for reading in log.rules)
 
 
 def close(status: Status, why: str, now_s: float) -> Status:
-    """The status of a closed incident: its phase stays, and says what was done about it."""
+    """The status of a closed incident: its phase stays, and the message says why it is over."""
     # no line in the timeline: its last one shows until when faults belong to this incident
     return replace(
         status, message=f"{status.message[: 1000 - len(why)]}; closed: {why}", closed_s=now_s
@@ -68,7 +68,7 @@ def close(status: Status, why: str, now_s: float) -> Status:
 
 
 def outdated(incidents: Iterable[Incident], now_s: float, window_s: float) -> list[Incident]:
-    """Closed incidents that need not be kept; `window_s`: budgets count restarts for so long."""
+    """Closed incidents that need not be kept. `window_s`: seconds for which budgets count restarts."""
     by_job: defaultdict[tuple[str, str, str], list[Incident]] = defaultdict(list)
     for incident in incidents:
         if incident.status is not None and incident.status.is_closed:
@@ -84,7 +84,7 @@ def outdated(incidents: Iterable[Incident], now_s: float, window_s: float) -> li
         newest.sort(key=_closed_s, reverse=True)
         old += newest[INCIDENTS_PER_NAMESPACE:]
     since_s = now_s - min(window_s, RESTART_COUNTED_S)
-    return [other_incident for other_incident in old if not _counts(other_incident, since_s)]
+    return [incident for incident in old if not _counts(incident, since_s)]
 
 
 def _closed_s(incident: Incident) -> float:
@@ -94,4 +94,4 @@ def _closed_s(incident: Incident) -> float:
 
 def _counts(incident: Incident, since_s: float) -> bool:
     assert incident.status is not None
-    return any(one.time_s >= since_s for one in incident.status.restarts)
+    return any(restart.time_s >= since_s for restart in incident.status.restarts)

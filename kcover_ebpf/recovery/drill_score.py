@@ -1,4 +1,7 @@
-"""The scorecard of a drill: was the fault named, was the name right, and when did the job train again. Pure."""
+"""The scorecard of a drill: was the fault detected, was the right culprit named, and when did the job train again.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from kcover_ebpf.model.verdict import VerdictKind
 
 @dataclass(frozen=True, slots=True)
 class Scorecard:
-    """Seconds are since the fault was injected, by the clocks of node and controller; the keys of `-o json`."""
+    """Seconds since the fault was injected, by the clocks of node and controller; fields are the keys of `-o json`."""
 
     fault: str
     pod: str
@@ -19,28 +22,28 @@ class Scorecard:
     pid: int
     rank: int | None
     incident: str | None = None
-    """None: no incident speaks of it."""
+    """Name of the incident; None if no incident reports the fault."""
     verdict: str | None = None
     cause: str | None = None
     failure: str | None = None
-    """Where the cause lies, as the incident says: hardware, program ..."""
+    """Class of the failure in the incident: hardware, program ..."""
     named_after_s: float | None = None
-    """None: no culprit was named."""
+    """Seconds until a culprit was named; None if none was."""
     right: bool | None = None
     """Whether the culprit is the pod (and rank) that was hit, or one of two that may be, or the lost link one that ends
-    at it; None where nothing was named."""
+    at it; None if no culprit was named."""
     stopped_after_s: float | None = None
-    """All ranks were being shut down for a restart."""
+    """Seconds until all ranks were being shut down for a restart; None if they were not."""
     running_after_s: float | None = None
     training_after_s: float | None = None
     outcome: str = ""
-    """The phase of the incident, with its message."""
+    """Phase of the incident, with its message."""
     fault_end: str | None = None
-    """How the injected fault ended; None where that is not known."""
+    """How the injected fault ended; None if unknown."""
 
     @property
     def passed(self) -> bool:
-        """The right pod was named, and the job was restarted or was not to be."""
+        """True if the right pod was named, and the job was restarted or was not to be."""
         return self.right is True and not self.outcome.startswith(Phase.FAILED.value)
 
 
@@ -50,7 +53,10 @@ def score(
     incident: Incident | None,
     over: DrillOver | None,
 ) -> Scorecard:
-    """What came of a fault in this pod; `incident`: the one that was made or changed since."""
+    """The result of a fault in this pod.
+
+    `incident`: the one that was created or changed since; None if there is none.
+    """
     hit = Scorecard(
         fault=injected.fault.value,
         pod=pod.name,
@@ -90,7 +96,7 @@ def _is_right(injected: Injected, pod: Pod, status: Status) -> bool | None:
     if culprit is not None and culprit.pod is not None:
         ranks = {culprit.rank, injected.rank}
         return culprit.pod == pod.name and (None in ranks or len(ranks) == 1)
-    # of two pods that do not reach each other neither is the culprit: named are the ends of the link
+    # if two pods cannot reach each other neither is the culprit: the ends of the link are named
     ends = f"({pod.address}:", f"([{pod.address}]:"
     is_at_end = any(end in item.text for item in status.evidence for end in ends)
     is_link = status.kind is VerdictKind.LOST_LINK and injected.fault is DrillFault.PARTITION
@@ -98,7 +104,7 @@ def _is_right(injected: Injected, pod: Pod, status: Status) -> bool | None:
 
 
 def _after(status: Status, injected: Injected, phase: Phase) -> float | None:
-    """Seconds until the phase was entered first after the fault; the clocks of two machines may differ a little."""
+    """Seconds from the fault until the phase was first entered; the clocks of two machines may differ a little."""
     times = [moment.time_s for moment in status.timeline if moment.phase == phase.value]
     after = [time_s - injected.time_s for time_s in times]
     later = [value for value in after if value > -1.0]

@@ -1,7 +1,7 @@
-"""What incidents cost: time lost by phase, effective training time, time between interruptions, to recovery. Pure.
+"""Cost of incidents: time lost by phase, effective training time, time between interruptions, time to recovery. Pure.
 
-Everything is computed from the incidents that exist, so it survives restarts of the controller and of Prometheus, and
-reaches as far back as incidents are kept (docs/cluster.md).
+Everything is computed from existing incidents. So it survives restarts of the controller and of Prometheus, and covers
+the time for which incidents are kept (docs/cluster.md).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNNAMED = "(not known)"
 
 @dataclass(frozen=True, slots=True)
 class LostTime:
-    """Seconds lost, all incidents together; what an incident does not know counts as nothing."""
+    """Seconds lost in all incidents together; a value missing in an incident counts as 0."""
 
     detect_s: float = 0.0
     decide_s: float = 0.0
@@ -29,23 +29,23 @@ class LostTime:
 
     @property
     def total_s(self) -> float:
-        """All of it."""
+        """Sum of the phases, in seconds."""
         stopped_s = self.shut_down_s + self.reschedule_s
         return self.detect_s + self.decide_s + stopped_s + self.first_progress_s
 
 
 @dataclass(frozen=True, slots=True)
 class LostCost:
-    """What lost time took away from the GPUs of the jobs."""
+    """Cost of the GPUs of the jobs during lost time."""
 
     gpu_hours: float = 0.0
     prices: tuple[tuple[str, float], ...] = ()
-    """By currency; only of GPUs whose price is on the operator's list."""
+    """By currency; only for GPUs whose price is on the operator's list."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobStats:
-    """One job within the window."""
+    """Incidents of one job within the window, and what they cost."""
 
     namespace: str
     kind: str
@@ -54,15 +54,15 @@ class JobStats:
     restarts: int
     lost: LostTime
     ettr: float | None
-    """Effective training time ratio: 1 - time lost / its age within the window; None where its age is not known."""
+    """Effective training time ratio: 1 - time lost / its age within the window; None if its age is unknown."""
     lost_steps: int = 0
-    """Steps that were done again after restarts, or lost since the last checkpoint, as far as its logs show them."""
+    """Steps repeated after restarts, or lost since the last checkpoint, as far as its logs show."""
     work_lost_s: float = 0.0
-    """Seconds of training that they had taken."""
+    """Seconds of training that these steps had taken."""
     goodput: float | None = None
-    """As `ettr`, less `work_lost_s`; None where its logs show no step."""
+    """As `ettr`, minus `work_lost_s`; None if its logs show no step."""
     age_s: float | None = None
-    """Within the window; of a job that is gone until its last incident was over."""
+    """Seconds within the window; for a deleted job until its last incident was over."""
     cost: LostCost = field(default_factory=LostCost)
 
 
@@ -75,7 +75,7 @@ class NamespaceStats:
     incidents: int
     lost: LostTime
     ettr: float | None
-    """1 - time lost / age of the jobs, all together; None where the age of none is known."""
+    """1 - time lost / age of the jobs, all together; None if no age is known."""
     cost: LostCost
 
 
@@ -86,26 +86,26 @@ class GroupStats:
     name: str
     interruptions: int
     mtbi_s: float
-    """Mean time between interruptions: the window, as far as it was observed, divided by their number."""
+    """Mean seconds between interruptions: the observed part of the window, divided by their number."""
     mttr_s: float | None
-    """Mean time from the first sign until all ranks made progress again; None where no job recovered."""
+    """Mean seconds from the first sign until all ranks made progress again; None if no job recovered."""
     lost_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentStats:
-    """All of it; times in seconds."""
+    """Statistics of all incidents within a window; times in seconds."""
 
     window_s: float
     incidents: int
     interruptions: int
-    """Incidents in which a job had to be restarted, or would have had to be: not those that went by."""
+    """Incidents in which a job had to be restarted, or would have had to be: those that passed are left out."""
     restarts: int
     lost: LostTime
     cost: LostCost
     namespaces: tuple[NamespaceStats, ...]
     jobs: tuple[JobStats, ...]
-    """Those that lost most first."""
+    """The job that lost most time first."""
     nodes: tuple[GroupStats, ...]
     causes: tuple[GroupStats, ...]
 
@@ -116,9 +116,9 @@ def stats_of(
     now_s: float,
     created_s: Mapping[str, float] | None = None,
 ) -> IncidentStats:
-    """The statistics of all incidents made within the window; `created_s`: of jobs, by uid, unix seconds.
+    """The statistics of all incidents created within the window. `created_s`: job uid -> unix seconds.
 
-    A fault that no one acted on has cost what passed until it was over, or until now.
+    A fault without an action costs the time until it was over, or until now.
     """
     known = [
         (incident, _with_wait(incident.status, now_s))
@@ -149,7 +149,7 @@ def stats_of(
 
 
 def _interrupts(status: Status) -> bool:
-    """True for a fault of the job or of what it runs on; a restart that a person asked for is none."""
+    """True for a fault of the job or of what it runs on; a restart that a person requested is none."""
     if status.cause is Cause.REQUESTED or status.kind is None:
         return False
     if status.restarts:
@@ -159,7 +159,7 @@ def _interrupts(status: Status) -> bool:
 
 
 def _with_wait(status: Status, now_s: float) -> Status:
-    """The status of a fault without an action, with what was lost in waiting for one."""
+    """The status of a fault without an action, with the time lost in waiting for one."""
     is_fault = status.kind is not None and status.kind.is_fault
     if status.lost is not None or not is_fault or status.since_s is None or not status.timeline:
         return status
@@ -232,7 +232,7 @@ def _ratio(jobs: Sequence[JobStats]) -> float | None:
 def _span(
     found: Sequence[tuple[Incident, Status]], created_s: float | None, since_s: float, now_s: float
 ) -> float | None:
-    """How long the job is known to have lived within the window; `created_s`: None for one that is gone."""
+    """Seconds for which the job is known to have existed within the window. `created_s`: None for a deleted one."""
     if created_s is not None:
         return now_s - max(since_s, created_s)
     begun_s = [

@@ -1,4 +1,4 @@
-"""The verdict that an incident has on record, and whether it still holds. Pure."""
+"""The recorded verdict of an incident, and whether it is still true. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
 
 
 def recorded_verdict(status: Status, job: str, name: str) -> Verdict:
-    """The verdict in a status, at the time of its first line (unix seconds); UNKNOWN where it has none.
+    """The verdict in a status, at the time of its first line (unix seconds); UNKNOWN if it has none.
 
     `job`, `name`: of the job and of the incident.
     """
@@ -20,9 +20,10 @@ def recorded_verdict(status: Status, job: str, name: str) -> Verdict:
 
 
 def still_so(status: Status) -> str:
-    """Whether what the verdict says is still so, as the controller knew when it wrote this status.
+    """Whether the verdict is still true, as the controller knew when it wrote this status.
 
-    Evidence is as old as the verdict; an incident without action is closed once its ranks move or no node reports it.
+    Evidence is as old as the verdict. An incident without action is closed once its ranks move or no node reports
+    it.
     """
     if status.closed_s is not None:
         return f"no, it was over at {rfc3339.in_seconds(status.closed_s)}"

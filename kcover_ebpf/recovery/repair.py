@@ -1,7 +1,8 @@
-"""What is to be tried with a node that was cordoned for a device, one step after the other, and when no more. Pure.
+"""The repair steps for a node that was cordoned for a device, one after the other, and when to stop. Pure.
 
-The steps are an operator's: reset the GPU, reboot, replace the machine; each is a Job of theirs. Without one nothing is
-tried. Whether a step helped is not asked of the Job: a node returns by its inspections, as after a repair by hand.
+The operator configures the steps: reset the GPU, reboot, replace the machine; each is a Job of theirs. Without a
+configuration nothing is tried. The Job is not asked whether it helped: inspections decide whether the node is
+uncordoned, as after a manual repair.
 """
 
 from __future__ import annotations
@@ -27,70 +28,70 @@ from kcover_ebpf.recovery.nodes.node_plan import NodeView
 from kcover_ebpf.tunables.recovery import REPAIR_DAY_S, REPAIR_SETTLE_S
 
 REPAIRS = "kcover.io/repairs"
-"""Annotation of a node that we cordoned: what was tried since, as JSON."""
+"""Annotation of a node that we cordoned: the attempts since then, as JSON."""
 DRAINED = "kcover.io/repair-drain"
-"""Annotation of a node that we cordoned: since when pods are evicted for its next step."""
+"""Annotation of a node that we cordoned: since when its pods are evicted for the next step."""
 _MOST_STEPS = 4
 _MOST_AT_ONCE = 100
 
 
 class RepairStep(Enum):
-    """What is done."""
+    """The kind of a repair step."""
 
     RESET_GPU = "ResetGPU"
-    """The devices alone, once no pod has them; the node stays up."""
+    """The devices alone, once no pod uses them; the node stays up."""
     REBOOT = "Reboot"
     REPLACE = "Replace"
-    """The machine: by its provider, or a ticket."""
+    """The whole machine: by its provider, or by a ticket."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One step, and the Job that does it."""
+    """One step, and the Job that carries it out."""
 
     step: RepairStep
     job: Mapping[str, Any]
-    """`spec` of a batch/v1 Job."""
+    """The `spec` field of a batch/v1 Job."""
     on_node: bool = True
     """The Job's pod runs on the node itself, although it is cordoned."""
     drain: bool = False
-    """Pods that the step would end are evicted; else it waits for them to end by themselves."""
+    """Pods that the step would end are evicted; otherwise it waits until they end by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairLimits:
-    """What the operator allows; the default is nothing."""
+    """Repairs that the operator allows; none by default."""
 
     repairs: tuple[Repair, ...] = ()
-    """In the order in which they are tried, each once for a cordon."""
+    """Steps in the order in which they are tried, each once per cordon."""
     at_once: int = 1
-    """Nodes that are repaired at the same time."""
+    """Nodes that may be in repair at the same time."""
     most_per_day: int = 5
-    """Steps on all nodes together within a day: more faults than that have a common cause."""
+    """Steps on all nodes together within a day: more faults than this have a common cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairAttempt:
-    """A step that was begun."""
+    """A repair step that was started."""
 
     step: RepairStep
     time_s: float
-    """Unix seconds."""
+    """Start of the step, unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """What to do now; without a repair the reason why nothing."""
+    """The next step; without one the reason why there is none."""
 
     repair: Repair | None
     reason: str
     devices: tuple[str, ...] = ()
     number: int = 0
-    """Of the attempt since the cordon, from 0."""
+    """Number of the attempt since the cordon, from 0."""
 
 
 def limits_of(table: Mapping[str, Any], where: str) -> RepairLimits:
-    """An operator's file; raises `PolicyError`, which begins with `where`."""
+    """The limits in an operator's file; raises `PolicyError` with a message that begins with `where`."""
     known = {"atOnce", "mostPerDay", "steps"}
     if unknown := set(table) - known:
         raise PolicyError(
@@ -105,7 +106,7 @@ def limits_of(table: Mapping[str, Any], where: str) -> RepairLimits:
             raise PolicyError(f"{where}: {key} is from 1 to {_MOST_AT_ONCE}")
     repairs = tuple(_repair_of(row, where) for row in rows)
     if len({repair.step for repair in repairs}) < len(repairs):
-        raise PolicyError(f"{where}: a step is there twice")
+        raise PolicyError(f"{where}: a step is listed twice")
     return RepairLimits(repairs, numbers["atOnce"], numbers["mostPerDay"])
 
 
@@ -129,7 +130,7 @@ def _repair_of(row: object, where: str) -> Repair:
 
 
 def attempts_of(node: NodeView) -> tuple[RepairAttempt, ...]:
-    """What was tried since the node was cordoned, in order; what cannot be read counts as nothing."""
+    """Attempts since the node was cordoned, in order; unreadable annotations count as no attempt."""
     try:
         rows = json.loads(node.annotations.get(REPAIRS, "[]"))
         found = [
@@ -147,7 +148,7 @@ def _heals(
     actions: NodeActions,
     now_s: float,
 ) -> bool:
-    """Whether the step may have helped: inspections are clean since, and not yet so many as are needed."""
+    """True if the step may have helped: inspections have been clean since, but not often enough yet."""
     if received is None or received.is_stale(now_s) or received.health.clean_since_s is None:
         return False
     health = received.health
@@ -164,7 +165,7 @@ def _is_drained(node: NodeView, now_s: float) -> bool:
 
 
 def noted_attempts(attempts: Iterable[RepairAttempt]) -> str:
-    """The value of `REPAIRS`."""
+    """The attempts as the text of the annotation `REPAIRS`."""
     rows = [
         {"step": attempt.step.value, "time": rfc3339.to_text(attempt.time_s)}
         for attempt in attempts
@@ -180,7 +181,7 @@ def plan(
     now_s: float,
     received: ReceivedHealth | None = None,
 ) -> RepairPlan:
-    """The next step for a node; `nodes`: all of them, this one included; `received`: its health, where it is known."""
+    """The next step for a node. `nodes`: all nodes, including this one; `received`: its health, None if unknown."""
     cordon = noted_cordon(node.annotations.get(CORDONED_FOR), node.since_s, node.annotations, now_s)
     made = attempts_of(node)
     reason = _why_none(node, cordon, limits, actions) or _why_not_yet(
@@ -206,7 +207,7 @@ def plan(
 def _why_none(
     node: NodeView, cordon: NotedCordon | None, limits: RepairLimits, actions: NodeActions
 ) -> str:
-    """Why no step is for this node."""
+    """Reason why there is no repair step for this node; empty if there is one."""
     if not limits.repairs:
         return "no repair is configured"
     if not node.ours or node.until_s is not None or node.since_s is None:
@@ -225,14 +226,14 @@ def _why_not_yet(
     actions: NodeActions,
     now_s: float,
 ) -> str:
-    """Why the step before may have helped."""
+    """Reason why the previous step may still help; empty if it did not."""
     if not made:
         return ""
     step = made[-1].step.value
     if now_s - made[-1].time_s < REPAIR_SETTLE_S:
-        return f"{step} was begun, and inspections may take it back"
+        return f"{step} was started; inspections may still uncordon the node"
     if cordon is not None and _heals(made[-1], cordon, received, actions, now_s):
-        return f"nothing failed since {step}, and inspections may take it back"
+        return f"no inspection has failed since {step}; the node may soon be uncordoned"
     return ""
 
 
@@ -243,13 +244,15 @@ def _why_full(
     limits: RepairLimits,
     now_s: float,
 ) -> str:
-    """Why the operator allows no step now."""
-    rest = [other for other in nodes if other.name != node.name]
-    others = [attempt for other in rest for attempt in attempts_of(other)]
+    """Reason why the operator allows no step at present; empty if one is allowed."""
+    rest = [other_node for other_node in nodes if other_node.name != node.name]
+    others = [attempt for other_node in rest for attempt in attempts_of(other_node)]
     busy = sum(now_s - attempt.time_s < REPAIR_SETTLE_S for attempt in others)
-    busy += sum(_is_drained(other, now_s) for other in rest if not attempts_of(other))
+    busy += sum(
+        _is_drained(other_node, now_s) for other_node in rest if not attempts_of(other_node)
+    )
     if busy >= limits.at_once:
-        return "as many nodes as may be are being repaired"
+        return "the limit of nodes in repair is reached"
     recent = sum(now_s - attempt.time_s < REPAIR_DAY_S for attempt in (*others, *made))
     if recent >= limits.most_per_day:
         return f"{recent} repairs within a day: the cause may be common"

@@ -1,7 +1,7 @@
-"""What another policy would have done about incidents that are on record. Pure.
+"""What another policy would have done about past incidents. Pure.
 
-The controller's own guards are asked again, at the moments at which their answer may change. The verdict is the one
-that an incident ended with; what it does not record is assumed in favour of a restart, and said with the result.
+The controller's own guards are asked again, at the moments at which their answer may change. The verdict is the last
+one of each incident. What an incident does not record is assumed in favour of a restart, and listed with the result.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from kcover_ebpf.recovery.restart.methods import KindMethod, ReplaceMethod, rest
 from kcover_ebpf.tunables.recovery import SIMULATED_S, SIMULATED_STEP_S, VERDICT_STABLE_S
 
 _MOST_TURNS = 1000
-"""Questions about one incident: each moves on by a second at least."""
+"""Decisions simulated for one incident, at most: each advances time by at least a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastIncident:
-    """An incident, and what its job says now."""
+    """An incident, and the present state of its job."""
 
     incident: Incident
     armed: bool | None = None
-    """Whether the job or its pods are armed today; None where it is gone."""
+    """Whether the job or its pods are armed today; None if the job is gone."""
 
 
 class Difference(Enum):
-    """What the policy would have changed."""
+    """Difference that the policy would have made."""
 
     NONE = "same"
     EARLIER = "earlier"
@@ -68,24 +68,24 @@ class SimulatedIncident:
     verdict: str
     cause: str
     since_s: float
-    """When the fault began."""
+    """Start of the fault."""
     ended_s: float | None
-    """When the job was ended; None: it was not."""
+    """When the job was ended; None if it was not."""
     did: str
     would_end_s: float | None
-    """When the other policy would have ended it; None: it would not have been."""
+    """When the other policy would have ended it; None if it would not have been."""
     would: str
     difference: Difference
     assumed: tuple[str, ...] = ()
-    """What the record does not say, as sentences."""
+    """Assumptions about facts that the record does not contain, as sentences."""
 
 
 def simulated(
     past_incidents: Iterable[PastIncident], policy: FaultPolicy, limits: ClusterLimits
 ) -> tuple[SimulatedIncident, ...]:
-    """The incidents under another policy, the oldest first; those that a person asked for are left out.
+    """The incidents under another policy, oldest first, without those that a person requested.
 
-    Restarts that this policy would have made count against its own budget, and not those that were made.
+    Restarts that this policy would have made count against its own budget; actual restarts do not.
     """
     by_job: defaultdict[str, list[PastIncident]] = defaultdict(list)
     for past in past_incidents:
@@ -108,7 +108,7 @@ def _of_job(
     ours: Sequence[PastIncident], policy: FaultPolicy, limits: ClusterLimits
 ) -> Iterable[SimulatedIncident]:
     made: list[RestartRecord] = []
-    for past in sorted(ours, key=lambda other: other.incident.created_s):
+    for past in sorted(ours, key=lambda past_incident: past_incident.incident.created_s):
         status = past.incident.status
         assert status is not None
         begun = _Replayed(past, status, policy, limits, tuple(made))
@@ -134,7 +134,7 @@ def _of_job(
 
 
 def difference_of(ended_s: float | None, would_end_s: float | None) -> Difference:
-    """What lies between two ends of a job, in seconds on one clock; None: it is not ended."""
+    """Difference of two ends of a job, in seconds on one clock; None for one that is not ended."""
     if ended_s is None or would_end_s is None:
         if ended_s is would_end_s:
             return Difference.NONE
@@ -145,7 +145,7 @@ def difference_of(ended_s: float | None, would_end_s: float | None) -> Differenc
 
 
 class _Replayed:
-    """One incident while it is played."""
+    """One incident while it is simulated."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class _Replayed:
         limits: ClusterLimits,
         made: tuple[RestartRecord, ...],
     ) -> None:
-        """`made`: restarts of the job that this policy would have made before."""
+        """`made`: earlier restarts of the job that this policy would have made."""
         self._incident, self._status = past.incident, status
         self._policy, self._limits, self._made = policy, limits, made
         self._armed = _armed(past, status)
@@ -174,7 +174,7 @@ class _Replayed:
         )
         if sure is None:
             return verdict
-        # what the job's own past was worth is known only as the moment that followed from it
+        # the patience that the job's past had earned is known only from the moment that followed from it
         left_s = (verdict.acts_at_s or verdict.since_s) - verdict.since_s
         acts = certainty.acts_at(
             sure,
@@ -198,7 +198,7 @@ class _Replayed:
         return tuple(said)
 
     def play(self) -> tuple[float | None, str]:
-        """When the job would have been ended (unix seconds; None: never), and what is said last."""
+        """When the job would have been ended (unix seconds, None for never), and the last message."""
         opened_s = self._status.timeline[0].time_s if self._status.timeline else 0.0
         opened_s = opened_s or self._incident.created_s
         until_s = self._until_s(opened_s)
@@ -218,7 +218,7 @@ class _Replayed:
         return None, status.message or "the fault was over before anything was decided"
 
     def _until_s(self, opened_s: float) -> float:
-        """How long the fault lasted; one whose job was ended would have lasted until the framework gave up."""
+        """Until when the fault lasted; if its job was ended, until the framework would have given up."""
         if self._status.at(Phase.SHUTTING_DOWN) is None and self._status.phase.is_over:
             return self._status.closed_s or self._status.last_s
         limit_s = self._policy.settings().hard_limit_s or 0.0
@@ -263,7 +263,7 @@ class _Replayed:
 
 
 def _armed(past: PastIncident, status: Status) -> bool | None:
-    """As the record says, else as the job is today."""
+    """Whether the job was armed, by the record, else as the job is today."""
     if status.restarts or status.at(Phase.DECIDED) is not None:
         return True
     if any(guards.NOT_ARMED in (moment.text or "") for moment in status.timeline):

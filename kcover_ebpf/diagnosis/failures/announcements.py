@@ -156,7 +156,8 @@ class Announcements:
     ) -> None:
         """Once a pass: forget losses after which the processes that needed the lost one continued, or ended.
 
-        `ranks`: the living ones, `children`: theirs; `longest_s`: the longest step so far."""
+        `ranks`: the living ones, `children`: theirs; `longest_s`: the longest step so far.
+        """
         for pid, loss in list(self.losses.items()):
             if loss.owner is not None and self._sender(pid) in self.forked:
                 # a shell of the rank ended a process that the rank had started

@@ -1,9 +1,10 @@
 """From the health that a node's agent reports to cordoning the node, and to uncordoning it. Pure.
 
-A node is uncordoned automatically only on evidence that what it was cordoned for is mended: inspections in a row,
-begun after the cordon, in which nothing failed; and for a device fault also a reboot after which an inspection saw the
-device work, or an inspection that saw it fail before it saw it work. A device of a kind that is not inspected needs
-the reboot alone: else its node would be cordoned for ever. One that was cordoned before needs twice as many each time.
+A node is uncordoned automatically only on evidence that the reason for its cordon is repaired. The evidence is a number
+of consecutive clean inspections that began after the cordon. For a device fault it also needs a reboot after which an
+inspection saw the device work, or an inspection that saw it fail before it saw it work. A device of a kind that is not
+inspected needs only the reboot; otherwise its node would stay cordoned forever. A node that was cordoned before needs
+twice as many inspections each time.
 """
 
 from __future__ import annotations
@@ -29,52 +30,53 @@ CORDONED_FOR = "kcover.io/kept-out-for"
 OFFENCES = "kcover.io/kept-out-count"
 """Annotation of a node: how often it was cordoned, when last and when first. It stays when the node is uncordoned."""
 INSPECTION = "inspection"
-"""Fault of what an inspection found, beside those that the kernel and drivers announce."""
+"""Name of a fault found by an inspection, as opposed to those that the kernel and drivers announce."""
 MOST_NAMED = 16
 _WELL = (Result.PASS, Result.WARN)
 
 
 @dataclass(frozen=True, slots=True)
 class NotedCordon:
-    """Why a node is cordoned, or one device tainted; as noted when that was done."""
+    """Why a node was cordoned, or one device tainted, as noted at that time."""
 
     since_s: float
-    """Unix seconds, by our clock."""
+    """Unix seconds of the cordon, by our clock."""
     checks: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     boot_id: str = ""
-    """Of the node then; empty: not known."""
+    """Boot id of the node at that time; empty if unknown."""
     offences: int = 1
-    """How often it was cordoned lately, this time included."""
+    """Number of recent cordons, including this one."""
     uninspected: tuple[str, ...] = ()
-    """Those of `devices` that no inspection had examined by then, so that none can show them at work."""
+    """Devices among `devices` that no inspection had examined by then, so that no inspection can show that they
+    work."""
     mtbf_s: float | None = None
-    """Mean seconds from one cordon to the next; None before the second, and where an older version counted them."""
+    """Mean seconds from one cordon to the next; None before the second, and if an older version counted them."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedCheck:
-    """A check that failed in inspections in a row, and that no device explains."""
+    """A check that failed in several consecutive inspections, without a device as the reason."""
 
     name: str
     text: str
     age_s: float
-    """Seconds since the first of them."""
+    """Seconds since the first of these inspections."""
 
 
 NodeFault = ReportedDeviceFault | FailedCheck
-"""What a node may be cordoned for."""
+"""Faults that a node may be cordoned for."""
 
 
 def name_of(fault: NodeFault) -> str:
-    """Of its check, or its device."""
+    """Name of the check, or of the device, that a fault is about."""
     return fault.name if isinstance(fault, FailedCheck) else fault.device
 
 
 def inspected(
     received: ReceivedHealth | None, now_s: float, report_s: float, actions: NodeActions
 ) -> tuple[NodeFault, ...]:
-    """What the last inspections found for which the policy cordons or taints; ages before `report_s`."""
+    """Faults in the last inspections for which the policy cordons or taints; ages are seconds before `report_s`."""
     if (
         received is None
         or received.is_stale(now_s)
@@ -98,7 +100,7 @@ def inspected(
     checks = (
         FailedCheck(check.name, _text(check), _age_s(check, received, report_s))
         for check in received.health.checks
-        # one that failed by its devices alone is named by them, so that DRA can taint the device alone
+        # a check that failed only because of devices is reported by them, so that DRA can taint the device alone
         if _fails(check) and not (check.devices and names.issuperset(check.devices))
     )
     return (*faults, *checks)
@@ -117,7 +119,7 @@ def _age_s(part: PartHealth, received: ReceivedHealth, report_s: float) -> float
 
 
 def noted(faults: Sequence[NodeFault], boot_id: str, received: ReceivedHealth | None) -> str:
-    """The value of `CORDONED_FOR`; without a health it is not known what inspections examine."""
+    """The value of `CORDONED_FOR`; without a health report the inspected devices are unknown."""
     examined = (
         {device.name for device in received.health.devices} if received is not None else set()
     )
@@ -139,7 +141,7 @@ def noted_more(
     boot_id: str,
     received: ReceivedHealth | None,
 ) -> str:
-    """The value of `CORDONED_FOR` once more failed on a node that is cordoned already."""
+    """The value of `CORDONED_FOR` after a further failure on a node that is already cordoned."""
     note = json.loads(noted(faults, boot_id, received))
     before = {
         "checks": cordon.checks,
@@ -150,13 +152,13 @@ def noted_more(
 
 
 def counted(annotations: Mapping[str, str], now_s: float) -> str:
-    """The value of `OFFENCES` once the node is cordoned again."""
+    """The value of `OFFENCES` after the node was cordoned again."""
     known, now = _offences(annotations, now_s), rfc3339.to_text(now_s)
     return f"{known.count + 1} {now} {known.first or now}"
 
 
 def often_text(count: int, mean_s: float | None) -> str:
-    """Why a node that fails again and again is left to a person."""
+    """Reason why a node that fails repeatedly is left to a person."""
     every = "" if mean_s is None else f", every {mean_s / 86400:.1f} days on average (MTBF)"
     # the first of them may be a month ago, and each is at most a month after the one before
     return (
@@ -165,7 +167,7 @@ def often_text(count: int, mean_s: float | None) -> str:
 
 
 def mtbf_s(annotations: Mapping[str, str], now_s: float) -> float | None:
-    """Mean seconds from one cordon of the node to the next, of those that count; None before the second."""
+    """Mean seconds from one counted cordon of the node to the next; None before the second."""
     known = _offences(annotations, now_s)
     if known.count < 2 or not known.first:
         return None
@@ -173,13 +175,13 @@ def mtbf_s(annotations: Mapping[str, str], now_s: float) -> float | None:
 
 
 def offences(annotations: Mapping[str, str], now_s: float) -> int:
-    """How often the node was cordoned; 0 where the last time was more than a month ago."""
+    """How often the node was cordoned; 0 if the last time was more than a month ago."""
     return _offences(annotations, now_s).count
 
 
 @dataclass(frozen=True, slots=True)
 class _Offences:
-    """What `OFFENCES` says; times as it has them, empty where it has none."""
+    """Content of `OFFENCES`; times as text, empty if missing."""
 
     count: int = 0
     last: str = ""
@@ -200,7 +202,7 @@ def _offences(annotations: Mapping[str, str], now_s: float) -> _Offences:
 def noted_cordon(
     note: str | None, since_s: float | None, annotations: Mapping[str, str], now_s: float
 ) -> NotedCordon | None:
-    """What `CORDONED_FOR` says; None where nothing is noted, or nothing that can be read: then a person decides."""
+    """Content of `CORDONED_FOR`; None if there is nothing readable: then a person decides."""
     try:
         found = json.loads(note or "")
         checks, devices, uninspected = (
@@ -218,7 +220,7 @@ def noted_cordon(
 
 
 def rounds_needed(cordon: NotedCordon, boot_id: str, actions: NodeActions) -> int:
-    """Clean inspections in a row before it is uncordoned; after a reboot one is the least."""
+    """Consecutive clean inspections needed before it is uncordoned; after a reboot one is enough."""
     least = 1 if _rebooted(cordon, boot_id) else actions.clean_rounds
     return int(least * 2 ** min(cordon.offences - 1, CORDON_DOUBLINGS))
 
@@ -226,7 +228,7 @@ def rounds_needed(cordon: NotedCordon, boot_id: str, actions: NodeActions) -> in
 def why_cordoned(
     cordon: NotedCordon | None, received: ReceivedHealth | None, now_s: float, actions: NodeActions
 ) -> str:
-    """Why it is not uncordoned automatically; empty: it is."""
+    """Reason why it is not uncordoned automatically; empty if it is."""
     if actions.clean_rounds == 0:
         return "the policy requires a person to uncordon it"
     if cordon is None:

@@ -1,7 +1,7 @@
-"""What to do with a node with a device that no job can use: report it, cordon the node, uncordon it. Pure.
+"""What to do with a node that has an unfit device: report it, cordon the node, uncordon it. Pure.
 
-A fault that is no longer reported is not necessarily repaired: an agent forgets it when it starts anew. So a
-node is let go only on a person's word, or on evidence that it is mended (`node_health`).
+A fault that is no longer reported is not necessarily repaired: an agent forgets it when it restarts. So a node is only
+uncordoned by a person, or on evidence that it is repaired (`node_health`).
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from kcover_ebpf.tunables.recovery import SUSPECT_CORDON_S
 CORDONED = "kcover.io/cordoned"
 """Annotation of a node that we cordoned: when, and why. Without it a cordon is not ours."""
 CORDONED_BY = "kcover.io/cordoned-by"
-"""Annotation of a node with `CORDONED`: `BY_US` or `BY_OTHERS`. Without it, as older versions leave it: by us."""
+"""Annotation of a node next to `CORDONED`: `BY_US` or `BY_OTHERS`. Without it, as older versions leave it: by us."""
 BY_US = "kcover"
 BY_OTHERS = "others"
-"""If the node is unschedulable, that was set by a person or another program, and is not ours to undo."""
+"""Value if a person or another program had made the node unschedulable, which we do not undo."""
 CLEARED = "kcover.io/cleared"
 """Annotation: faults older than this time do not count. Written by hand."""
 UNTIL = "kcover.io/cordoned-until"
 """Annotation of a node that we cordoned on suspicion: when it is uncordoned automatically."""
 BAD_NODE = "kcover.io/bad-node"
-"""Annotation of an Event about a pod: the name of its node, which a user calls bad."""
+"""Annotation of an Event about a pod: the name of its node, which a user reports as bad."""
 CONDITION = "KcoverDeviceFault"
 INSPECTED = "KcoverInspectionFailed"
 """Condition of a node: a check failed in its last inspection."""
@@ -52,35 +52,35 @@ TAINT = "kcover.io/device-fault"
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node as it is."""
+    """The parts of a Node object that the rules need."""
 
     name: str
     uid: str
     cordoned: bool
     annotations: Mapping[str, str]
     taints: tuple[Mapping[str, Any], ...]
-    """As they are in the object."""
+    """Taints as they are in the object."""
     condition: str
     """Status of our condition about devices; empty without one."""
     condition_text: str = ""
-    """Its message."""
+    """Message of our condition about devices."""
     resource_version: str = ""
     boot_id: str = ""
-    """As the kubelet reports it."""
+    """Boot id as the kubelet reports it."""
     inspected: tuple[str, str] = ("", "")
     """Status and message of our condition about inspections; empty without one."""
     others: tuple[str, ...] = ()
-    """What others report to be wrong with it in the object itself, as node-problem-detector and device plug-ins do; a
+    """Problems that other programs report in the object itself, such as node-problem-detector and device plug-ins; one
     sentence each."""
 
     @property
     def ours(self) -> bool:
-        """True if it is we who cordoned or tainted it."""
+        """True if we cordoned or tainted it."""
         return CORDONED in self.annotations
 
     @property
     def cordoned_by_others(self) -> bool:
-        """True if it is unschedulable, and it is not we who set that."""
+        """True if it is unschedulable, and we did not set that."""
         by_others = not self.ours or self.annotations.get(CORDONED_BY) == BY_OTHERS
         return self.cordoned and by_others
 
@@ -91,58 +91,58 @@ class NodeView:
 
     @property
     def since_s(self) -> float | None:
-        """When we cordoned it (unix seconds); None if we did not, or it cannot be read."""
+        """When we cordoned it (unix seconds); None if we did not, or if the annotation is unreadable."""
         return _time(self.annotations.get(CORDONED, "").partition(" ")[0])
 
     @property
     def until_s(self) -> float | None:
-        """When it is uncordoned automatically (unix seconds); None where that takes a person or evidence."""
+        """When it is uncordoned automatically (unix seconds); None if that needs a person or evidence."""
         return _time(self.annotations.get(UNTIL)) if self.ours else None
 
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """What to change; None and False leave things as they are."""
+    """Changes to make; None and False change nothing."""
 
     condition: tuple[bool, str] | None = None
-    """(is there a fault, message) to be written."""
+    """(is there a fault, message) of the condition to be written."""
     reason: str = ""
-    """Why it is to be cordoned or tainted; empty: it is not."""
+    """Reason to cordon or taint it; empty for none."""
     cordon: bool = False
     taint: bool = False
     devices: tuple[ReportedDeviceFault, ...] = ()
-    """Devices to be tainted instead of the node."""
+    """Devices to taint in place of the node."""
     faults: tuple[NodeFault, ...] = ()
-    """Why the node itself is to be cordoned, or is."""
+    """Reason for a new or existing cordon of the node itself."""
     until_s: float | None = None
-    """When the node is uncordoned automatically; None: never."""
+    """When the node is uncordoned automatically; None for never."""
     let_go: bool = False
     refused: str = ""
-    """Why the node is not cordoned although it should be."""
+    """Reason why the node is not cordoned although it should be."""
     cleared_s: float | None = None
-    """Taints of single devices made before (unix seconds) are to be taken back; None: none are."""
+    """Taints of single devices made before this time (unix seconds) are to be removed; None for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeBreaker:
-    """How many nodes may be cordoned."""
+    """Limits the number of cordoned nodes."""
 
     most: int = 5
     most_percent: float = 10.0
 
     def room(self, cordoned: int, nodes: int, recent: int) -> bool:
-        """True if one more is allowed: of all nodes at most that share (at least one), and at most `most` lately."""
+        """True if one more is allowed: at most that share of all nodes (at least one), and at most `most` recently."""
         share = max(1, int(nodes * self.most_percent / 100))
         return cordoned < share and recent < self.most
 
     @property
     def for_suspects(self) -> NodeBreaker:
-        """Half of it, for nodes without a device that is known to be unfit; they take no room from those with one."""
+        """Half of the limit, for nodes without a known unfit device, so that they take no room from nodes with one."""
         return NodeBreaker(max(1, self.most // 2), self.most_percent / 2)
 
 
 def view_of(raw: Mapping[str, Any]) -> NodeView:
-    """The node in an object of the API, as the store keeps it."""
+    """The parts of a Node object, as the store keeps it."""
     metadata, spec = raw.get("metadata") or {}, raw.get("spec") or {}
     conditions = {
         str(condition.get("type")): condition for condition in raw.get("conditions") or ()
@@ -173,8 +173,8 @@ def plan(
 ) -> NodePlan:
     """What to do about the faults that the agent of a node reports.
 
-    `report_s`: when it reported them (unix seconds). `by_dra`: devices that the cluster hands out one by
-    one, so that each can be tainted alone. `room`: the breaker allows this node, or counts it already.
+    `report_s`: time of the report (unix seconds). `by_dra`: devices that the cluster allocates one by one, so each can
+    be tainted alone. `room`: the breaker allows this node, or has already counted it.
     """
     cleared_s = _time(node.annotations.get(CLEARED))
     unfit = counting(node, faults, report_s)
@@ -186,7 +186,7 @@ def plan(
         condition = (False, "no device fault") if well else None
         return NodePlan(condition=condition, let_go=mended, cleared_s=cleared_s)
     text = "; ".join(f"{_head(fault)}{fault.text}" for fault in unfit[:4])[:512]
-    # a second device that fails on a node that is cordoned already has to be found as well
+    # a second device that fails on a node that is cordoned already must be noticed as well
     heads = [head for fault in unfit[:4] if (head := _head(fault)) in text]
     is_said = node.condition == "True" and all(head in node.condition_text for head in heads)
     condition = None if is_said else (True, text)
@@ -200,7 +200,7 @@ def plan(
     whole = tuple(fault for fault in unfit if fault not in alone)
     is_cordoned = node.ours and node.until_s is None
     wants = bool(whole) and (actions.cordon or actions.taint) and not is_cordoned
-    # what the node is suspected of ends in time also where the fault leaves the node itself alone
+    # a suspicion ends in time even if the fault does not affect the node itself
     is_over = _expired(node, report_s) and not wants
     if not room and (wants or alone):
         refused = "the breaker allows no more nodes to be cordoned, or to have devices tainted"
@@ -215,7 +215,7 @@ def _expired(node: NodeView, now_s: float) -> bool:
 
 
 def _head(fault: NodeFault) -> str:
-    """What has the fault, and which; of a device with all that whoever replaces it asks for."""
+    """Subject of the fault: the check, or the device with all that is needed to replace it."""
     if isinstance(fault, FailedCheck):
         return f"{fault.name} {INSPECTION}: "
     known = {"UUID": fault.uuid, "serial number": fault.serial, "slot": fault.slot}
@@ -225,7 +225,7 @@ def _head(fault: NodeFault) -> str:
 
 
 def counting(node: NodeView, faults: Sequence[NodeFault], report_s: float) -> tuple[NodeFault, ...]:
-    """The failed checks, and the faults by which a device is unfit, that no person has declared over."""
+    """The failed checks, and the faults that make a device unfit, unless a person declared them over."""
     cleared_s = _time(node.annotations.get(CLEARED)) or 0.0
     return tuple(
         fault
@@ -238,7 +238,7 @@ def counting(node: NodeView, faults: Sequence[NodeFault], report_s: float) -> tu
 def why_not_lifted(
     node: NodeView, received: ReceivedHealth | None, now_s: float, actions: NodeActions
 ) -> str:
-    """Why a node that we cordoned, and of which no fault is reported, is not uncordoned automatically; empty: it is."""
+    """Reason why a node that we cordoned, now without faults, is not uncordoned automatically; empty if it is."""
     if not node.ours or node.until_s is not None:
         return "it is not cordoned for a fault"
     cordon = noted_cordon(node.annotations.get(CORDONED_FOR), node.since_s, node.annotations, now_s)
@@ -248,7 +248,7 @@ def why_not_lifted(
 def inspection_condition(
     node: NodeView, received: ReceivedHealth | None, now_s: float
 ) -> tuple[str, str] | None:
-    """Status and message of `INSPECTED` where they are to be written; a node gets it with its first inspection."""
+    """Status and message of `INSPECTED` if they are to be written; a node gets it with its first inspection."""
     if received is None or received.is_stale(now_s):
         wanted = ("Unknown", "no inspection is reported")
     elif failed := _failed(received):
@@ -262,9 +262,9 @@ def inspection_condition(
 
 
 def is_news(node: NodeView, received: ReceivedHealth | None, status: str, text: str) -> bool:
-    """True if the condition about inspections changes its status or names another check: worth an Event.
+    """True if the condition about inspections changes its status or names another check: then an Event is written.
 
-    Evidence such as a temperature or a percentage changes with each inspection.
+    Evidence such as a temperature or a percentage changes with each inspection and is ignored.
     """
     old_status, old_text = node.inspected
     if status != old_status:
@@ -281,7 +281,7 @@ def _failed(received: ReceivedHealth | None) -> list[PartHealth]:
 def suspect(
     node: NodeView, reason: str, now_s: float, actions: NodeActions, room: bool
 ) -> NodePlan:
-    """What to do about a node that a job could not be restarted on, though no device of it is known to be unfit."""
+    """What to do about a node on which a restart of a job failed, though no device of it is known to be unfit."""
     if node.ours or node.cordoned or not actions.cordon:
         return NodePlan()
     if not room:
@@ -292,7 +292,7 @@ def suspect(
 def cordoned_again(
     annotations: Mapping[str, str], why: str, now_s: float, actions: NodeActions
 ) -> dict[str, str | None]:
-    """`OFFENCES` and `CORDONED` of a node that is cordoned, for the reason `why`, which begins with the time."""
+    """`OFFENCES` and `CORDONED` of a node that is cordoned for the reason `why`, which begins with the time."""
     count = {OFFENCES: counted(annotations, now_s)}
     often = offences(count, now_s)
     if not actions.most_cordons or often < actions.most_cordons:

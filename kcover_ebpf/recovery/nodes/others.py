@@ -1,4 +1,4 @@
-"""What other programs say is wrong with a node: evidence, a sentence each, and never ours to change. Pure."""
+"""Problems of a node that other programs report: evidence, one sentence each, and never ours to change. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _OURS = "kcover.io/"
 _COUNTED = ("nvidia.com/", "amd.com/")
 """Resources of device plug-ins for GPUs, and for parts of one."""
 _EFFECTS = ("NoSchedule", "NoExecute")
-"""Any other effect of a taint on a device, such as None, is information: no pod is excluded by it."""
+"""Effects of taints on devices that exclude pods. Any other effect, such as None, is information."""
 
 
 def seen_on(raw: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    """What the Node object shows; `conditions`: of it, by type."""
+    """Problems in the Node object. `conditions`: its conditions by type."""
     return (
         *_bad_conditions(conditions),
         *_bad_taints((raw.get("spec") or {}).get("taints") or ()),
@@ -26,7 +26,7 @@ def seen_on(raw: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]])
 
 
 def kept_of_node(api: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a Node what the rules for nodes need of metadata, spec, conditions and status."""
+    """The parts of a Node that the rules for nodes need: metadata, spec, conditions and status."""
     metadata, spec = api.get("metadata") or {}, api.get("spec") or {}
     status = api.get("status") or {}
     kept = ("name", "uid", "annotations", "resourceVersion")
@@ -46,7 +46,7 @@ def kept_of_node(api: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def device_counts(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Of a Node's status what device plug-ins for GPUs report: how many devices there are, and how many are healthy."""
+    """Counts that device plug-ins for GPUs report in a Node's status: all devices, and healthy ones."""
     return {
         field: {
             name: count
@@ -58,7 +58,7 @@ def device_counts(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def tainted(devices: Iterable[DraDevice], rules: Iterable[TaintRule]) -> dict[str, tuple[str, ...]]:
-    """By node the taints of others on single devices: by their drivers, and by rules that are not ours."""
+    """Node -> taints of single devices by other programs: by their drivers, and by rules that are not ours."""
     theirs, found = tuple(rules), defaultdict[str, list[str]](list)
     for device in devices:
         by_rules = (rule.taint for rule in theirs if rule.taints(device))
@@ -76,7 +76,10 @@ def _sentence(device: DraDevice, taint: DeviceTaint) -> str:
 
 
 def _bad_conditions(conditions: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Of others. True is bad, as node-problem-detector has it, but for names such as Ready and KernelReady."""
+    """Bad conditions set by others.
+
+    True is bad, as for node-problem-detector, except for names like Ready and KernelReady.
+    """
     for name, condition in conditions.items():
         bad = "False" if name.endswith(("Ready", "Healthy")) else "True"
         if not name.startswith("Kcover") and condition.get("status") == bad:
@@ -84,7 +87,7 @@ def _bad_conditions(conditions: Mapping[str, Mapping[str, Any]]) -> Iterator[str
 
 
 def _bad_taints(taints: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """NVIDIA's, but for the one that reserves nodes with GPUs for pods that want some."""
+    """NVIDIA's taints, except the one that reserves nodes with GPUs for pods that want some."""
     for taint in taints:
         key = str(taint.get("key", ""))
         if key.startswith("nvidia.com/") and key != "nvidia.com/gpu":
@@ -95,7 +98,7 @@ def _withdrawn(status: Mapping[str, Any]) -> Iterator[str]:
     """Devices that their plug-in calls unhealthy.
 
     The kubelet sets capacity to all devices of a plug-in and allocatable to the healthy ones
-    (pkg/kubelet/cm/devicemanager, GetCapacity); nothing is reserved of them.
+    (pkg/kubelet/cm/devicemanager, GetCapacity); none of them is reserved.
     """
     counts = device_counts(status)
     for name, count in counts["capacity"].items():
@@ -105,7 +108,7 @@ def _withdrawn(status: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _count(quantity: object) -> int | None:
-    """A whole quantity as the API server writes it: 1000 is 1k."""
+    """A whole quantity as the API server writes it: 1000 is 1k; None if it is not one."""
     digits = str(quantity).removesuffix("k")
     if not digits.isascii() or not digits.isdecimal():
         return None

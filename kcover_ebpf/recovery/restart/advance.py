@@ -1,6 +1,6 @@
-"""The restart of a whole gang, step by step. Pure: what is seen goes in, a status and calls come out.
+"""The restart of a whole gang, step by step. Pure: observations go in, a status and calls come out.
 
-any of them may begin with Save
+any method may begin with Save
 in place   Stop -> Kill -> Progress               (Stop -> Resume -> replace, where a node does not answer)
 hybrid     Stop -> Move -> Kill -> Return -> Progress
 a crash    Settle -> Progress                     (-> Stop, where only some pods restarted)
@@ -49,16 +49,16 @@ HANDLERS: Mapping[Step, Callable[[RestartContext], Transition]] = {
     Step.FINAL_STOP: replacement.final_stop,
 }
 HOLDS = frozenset({Step.SUSPEND, Step.RELEASE, Step.ABANDON, Step.FINAL_STOP})
-"""Steps that change the switch of the job: they must see it as it is now."""
+"""Steps that change the switch of the job and so need its present state."""
 _MOST_BUNDLES = 64
 _AFTER_CRASH = frozenset({Step.SETTLE, Step.RETURN, Step.PROGRESS})
-"""Steps in which the ranks run, or their kubelets start them: a crash here is one of the new start."""
+"""Steps in which the ranks run, or their kubelets start them: a crash then is one of the new start."""
 _DOWN = frozenset({Step.KILL, Step.PAUSE, Step.RELEASE, Step.RETURN})
-"""Steps that begin when nothing of the old ranks is left (or, in place, is about to be)."""
+"""Steps that begin when no old rank is left (or, in place, none will be soon)."""
 
 
 def advance(context: RestartContext) -> Transition:
-    """The next move of an incident in phase ShuttingDown or Recovering."""
+    """The next transition of an incident in phase ShuttingDown or Recovering."""
     noted = repeated_crash.with_logs(context.status, context.world)
     if noted is not context.status:
         return Transition(noted)
@@ -73,7 +73,7 @@ def advance(context: RestartContext) -> Transition:
 
 
 def _given_up(context: RestartContext) -> Transition | None:
-    """The end of a restart that did not help, because the program failed in the same place; None: none of that."""
+    """The end of a restart that did not help, because the program failed in the same place; None if it did not."""
     if step_of(context.action.step) not in _AFTER_CRASH:
         return None
     if repeated_crash.awaits_logs_again(context.status, context.crashes, context.world):
@@ -91,7 +91,7 @@ def _given_up(context: RestartContext) -> Transition | None:
 
 
 def with_bundles(status: Status, context: RestartContext) -> Status:
-    """The status with the evidence that nodes say they kept for this incident, as NODE:PATH."""
+    """The status with the bundles that nodes report to have saved for this incident, as NODE:PATH."""
     reported = (
         f"{seen.report.node}:{ack.bundle}"
         for seen in context.world.reports
@@ -103,7 +103,7 @@ def with_bundles(status: Status, context: RestartContext) -> Status:
 
 
 def _account(status: Status, now_s: float) -> Status:
-    """The status with the seconds lost so far, by phase."""
+    """The status with the seconds lost so far in each phase."""
     lost = status.lost or Lost()
     began_s, back_s = status.at(Phase.SHUTTING_DOWN), status.at(Phase.RECOVERING)
     step = step_of(status.action.step) if status.action is not None else None

@@ -14,14 +14,14 @@ from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.recovery.restart.demand import RestartDemand
 from kcover_ebpf.recovery.restart.methods import KindMethod, MovesBy, ReplaceMethod
 
-NOT_MOVED = "the controller of the job restarts all pods for one, or counts it as a failure"
+NOT_MOVED = "its controller would restart all pods if one is deleted, or count that as a failure"
 SUSPENDED_BY = "kcover.io/suspended-by"
 """Annotation on what we suspended: the Incident's namespace/name and uid. Without it a suspended object is not ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuspendSwitch:
-    """The object whose one field suspends the job: the top owner, or its Workload under Kueue."""
+    """The object with the one field that suspends the job: the top owner, or its Workload under Kueue."""
 
     api_version: str
     plural: str
@@ -32,48 +32,48 @@ class SuspendSwitch:
     resource_version: str
     suspended: bool = False
     suspended_by: str | None = None
-    """The annotation; None if we did not do it."""
+    """Value of our annotation on it; None if we did not suspend it."""
     running_value: object = False
     """The value of the field otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopOwner:
-    """The top owner of a gang."""
+    """The topmost owner of a gang's pods: the job, with all of its object that a restart depends on."""
 
     ref: JobRef
     method: KindMethod | None
-    """None for a kind that is not in the table."""
+    """Row of the table of methods; None for a kind that is not in it."""
     target: SuspendSwitch | None = None
-    """None where the kind is not restarted by suspending it."""
+    """Switch by which it is suspended; None if its kind is not restarted by suspension."""
     armed: bool = False
-    """It, or an owner between it and the pods, carries the label that arms."""
+    """The top owner, or an owner between it and the pods, has the label that arms the job."""
     ended: str | None = None
-    """Complete, Succeeded or Failed once it is over."""
+    """Complete, Succeeded or Failed once it is over; None before."""
     costs_in_place: bool = False
-    """Restarts by the kubelet are counted against a limit, or answered by the job's own controller."""
+    """Its controller counts restarts by the kubelet against a limit, or reacts to them itself."""
     deletion_means: bool = False
-    """A policy of the object itself gives the deletion of a pod a meaning (Volcano)."""
+    """A policy in the object gives the deletion of a pod a meaning (Volcano)."""
     version: int = 0
-    """Grows with each restart that its controller carries out by a Command (Volcano)."""
+    """Number that grows with each restart that its controller carries out for a Command (Volcano)."""
     renames: bool = False
-    """Its new pods have other names and do not wait for old ones, so that one that stays blocks none."""
+    """Its new pods have other names and do not wait for old ones, so an old pod that stays blocks none."""
     gang: Mapping[str, str] | None = None
-    """The labels of the pods of its present run; None where those of all runs are alike, or none runs."""
+    """Labels of the pods of its present run; None if all runs have the same labels, or none runs."""
     has_gang_a_run: bool = False
     """The pods of each run have other labels."""
     moves: MovesBy = MovesBy.NONE
-    """How one of its pods is moved while the others stay,"""
+    """How one of its pods is moved while the others stay."""
     moves_not: str = NOT_MOVED
-    """and, where none can be, why."""
+    """Reason why no pod can be moved, if `moves` is NONE."""
     pod_count: int | None = None
-    """So many pods it is to have; None where it does not say."""
+    """Number of pods that it is to have; None if it does not say."""
     why: str = ""
-    """Why it cannot be restarted by replacing its pods, where that is not a matter of its kind."""
+    """Reason other than its kind why it cannot be restarted by replacing its pods; empty if it can."""
     operator: str | None = None
-    """Who restarts it from outside, beside us, and replaces its nodes; None where none is known."""
+    """Another operator that restarts it and replaces its nodes; None if none is known."""
     owner: str | None = None
-    """Who owns the job, as its annotation or label `kcover.io/owner` says, or the label of most of its pods."""
+    """Owner of the job by its annotation or label `kcover.io/owner`, or by the label of most of its pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class GangPod:
 
     @property
     def is_live(self) -> bool:
-        """True while it runs, or will, and has not been deleted."""
+        """True while it runs, or will run, and has not been deleted."""
         return not self.pod.ended and self.pod.deleted_s is None
 
     @property
@@ -96,7 +96,7 @@ class GangPod:
 
     @property
     def restart_count(self) -> int:
-        """Restarts of its main containers together."""
+        """Sum of the restarts of its main containers."""
         main = (
             container for container in self.pod.containers if container.kind is ContainerKind.MAIN
         )
@@ -104,7 +104,7 @@ class GangPod:
 
     @property
     def started_s(self) -> float | None:
-        """When the last of its main containers began to run; None unless all of them do."""
+        """When the last of its main containers began to run (unix seconds); None unless all of them run."""
         main = [
             container.started_s
             for container in self.pod.containers
@@ -116,37 +116,37 @@ class GangPod:
 
 @dataclass(frozen=True, slots=True)
 class RestartInput:
-    """What is known about a gang and its job now; times are unix seconds by the controller's clock."""
+    """Everything known about a gang and its job; times are unix seconds by the controller's clock."""
 
     now_s: float
     top: TopOwner | None
-    """None once the object is gone."""
+    """The top owner; None once the object is gone."""
     pods: tuple[GangPod, ...]
     reports: tuple[ReceivedReport, ...] = ()
     gang_verdict: GangVerdict | None = None
     demand: RestartDemand | None = None
-    """None unless a person asks for a restart that has not begun yet."""
+    """A restart that a person requested and that has not begun yet; None if there is none."""
     agents: frozenset[str] = frozenset()
-    """Nodes whose agent reports at all."""
+    """Nodes whose agents report at all."""
     ready: frozenset[str] = frozenset()
-    """Nodes of its pods whose kubelet answers: what the API server says of pods there is so."""
+    """Nodes of its pods whose kubelet answers: the API server's state of their pods is true."""
     fenced: frozenset[str] = frozenset()
-    """Nodes of its pods that are marked so that nothing runs there any more (taint out-of-service)."""
+    """Nodes of its pods that are marked out of service (taint out-of-service): nothing runs there any more."""
     published: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """By Service the uids of the pods whose addresses it publishes; only while pods are being moved."""
+    """Service -> uids of the pods whose addresses it publishes; only while pods are being moved."""
 
     @property
     def live(self) -> tuple[GangPod, ...]:
-        """Pods that run or will."""
+        """Pods that run or will run, without deleted ones."""
         return tuple(pod for pod in self.pods if pod.is_live)
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Nodes with live pods; sorted."""
+        """Names of the nodes with live pods; sorted."""
         return tuple(sorted({pod.pod.node for pod in self.live if pod.pod.node}))
 
     def acks(self, order: str) -> Mapping[str, AckResult]:
-        """Result of an order, by node that has answered."""
+        """Results of an order, by the nodes that have answered."""
         return {
             seen.report.node: ack.result
             for seen in self.reports
@@ -160,7 +160,7 @@ class RestartInput:
 
 @dataclass(frozen=True, slots=True)
 class Suspension:
-    """Suspend what `target` names, or let it continue; refused by the server if the object changed meanwhile."""
+    """Suspend or resume the job that `target` names; the server refuses it if the object changed meanwhile."""
 
     target: SuspendSwitch
     suspended: bool
@@ -177,7 +177,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Evict pods by name and uid: as `Delete`, and marked as a disruption, which a job may ignore."""
+    """Evict pods by name and uid: like `Delete`, but marked as a disruption, which a job may ignore."""
 
     pods: tuple[tuple[str, str], ...]
     grace_s: int
@@ -189,13 +189,13 @@ class DeleteAll:
 
     selector: Mapping[str, str]
     shares: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """(label, values) of each of several requests at once: the API server deletes one pod of a request after the
-    other, and waits for its disk each time. Empty: one request for all."""
+    """(label, values) of each of several concurrent requests: the API server deletes the pods of one request one after
+    the other, and waits for its disk each time. Empty: one request for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Ask Volcano's controller for a restart, by an object of a fixed name."""
+    """Request a restart from Volcano's controller, by an object with a fixed name."""
 
     name: str
     target: JobRef
@@ -204,7 +204,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Cordon:
-    """Cordon nodes."""
+    """Make the named nodes unschedulable, with a reason."""
 
     nodes: tuple[str, ...]
     reason: str
@@ -214,7 +214,7 @@ Call = Suspension | Delete | Evict | DeleteAll | Command | Cordon
 
 
 def replace_method_of(top: TopOwner) -> ReplaceMethod | None:
-    """How this very object is restarted; None if it is not."""
+    """How this object is restarted; None if it cannot be."""
     if top.method is None or top.method.method is ReplaceMethod.NONE or top.why:
         return None
     if top.method.method is ReplaceMethod.SUSPEND and top.target is None:

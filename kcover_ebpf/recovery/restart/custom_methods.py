@@ -1,4 +1,4 @@
-"""`JobKind` objects as rows of the table of restarts, and what a controller must be permitted for them. Pure."""
+"""`JobKind` objects as rows of the table of restarts, and the permissions that a controller needs for them. Pure."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ class KindReason(Enum):
 
     @property
     def is_ready(self) -> bool:
-        """True where jobs of the kind are restarted."""
+        """True if jobs of the kind are restarted."""
         return self is KindReason.PERMITTED
 
 
 @dataclass(frozen=True, slots=True)
 class KindState:
-    """What was found about a kind."""
+    """Result of checking a kind."""
 
     reason: KindReason
     text: str = ""
-    """One sentence that says what to do; empty where nothing is to be done."""
+    """One sentence that says what to do; empty if nothing needs to be done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """A verb on a resource of all namespaces."""
+    """Permission for a verb on a resource of all namespaces."""
 
     group: str
     resource: str
@@ -60,12 +60,12 @@ class Permission:
 
     @property
     def text(self) -> str:
-        """As people write it."""
+        """The permission as VERB RESOURCE.GROUP."""
         return f"{self.verb} {self.resource}.{self.group}"
 
 
 def needed(kind: CustomKind) -> tuple[Permission, ...]:
-    """What the controller must be permitted to find jobs of a kind, and to restart them."""
+    """Permissions that the controller needs to find jobs of a kind, and to restart them."""
     verbs = ("get", "patch") if kind.restart is KindRestart.SUSPEND else ("get",)
     own = (Permission(kind.group, kind.plural, verb) for verb in verbs)
     built_in = {(row.group, row.kind) for row in restarts().kinds}
@@ -78,15 +78,15 @@ def needed(kind: CustomKind) -> tuple[Permission, ...]:
 
 
 def clash(kind: CustomKind, others: Iterable[CustomKind]) -> KindState | None:
-    """Why a kind cannot be taken beside the table and the objects before it by name; None where it can."""
+    """Reason why a kind conflicts with the table, or with an object before it by name; None if it does not."""
     identity = kind.group, kind.kind
     if any((row.group, row.kind) == identity for row in restarts().kinds):
         text = f"{kind.kind} of {kind.group} is restarted without a JobKind: delete this object"
         return KindState(KindReason.BUILT_IN, text)
     same = [
-        other.name
-        for other in others
-        if (other.group, other.kind) == identity and other.name < kind.name
+        other_kind.name
+        for other_kind in others
+        if (other_kind.group, other_kind.kind) == identity and other_kind.name < kind.name
     ]
     if same:
         text = f"JobKind {min(same)} describes the same kind: delete one of them"
@@ -95,7 +95,7 @@ def clash(kind: CustomKind, others: Iterable[CustomKind]) -> KindState | None:
 
 
 def rows_of(kind: CustomKind, state: KindState) -> tuple[KindMethod, ...]:
-    """The rows of a kind and of the owners below it; those of one that is not ready say why."""
+    """The rows of a kind and of the owners below it; those of one that is not ready contain the reason."""
     refused = "" if state.reason.is_ready else (state.text or state.reason.value)
     own = KindMethod(
         kind=kind.kind,

@@ -1,4 +1,7 @@
-"""What an Event asks for: a restart, or a recovery; what is said about the job then, and until when it holds. Pure."""
+"""Requests by Event, for a restart or for a recovery: the verdict that they lead to, and until when they are valid.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from kcover_ebpf.model.verdict import (
 from kcover_ebpf.tunables.controller import TRIGGER_S
 
 ANNOTATION = "kcover.io/restart"
-"""On an Event that asks for a restart: `Any`, or the only method that may be used. `need-recovery` is beside it."""
+"""Annotation of an Event that asks for a restart: `Any`, or the only method that may be used. `need-recovery` is set
+too."""
 ANY = "Any"
 
 
@@ -28,11 +32,11 @@ class RestartDemand:
     """A restart that a person asked for (`kubectl kcover restart`)."""
 
     at_s: float
-    """When, by the API server's clock, which counts whole seconds."""
+    """Time of the request by the API server's clock, which counts whole seconds."""
     text: str = "a restart was requested"
-    """Who asked, in one sentence."""
+    """One sentence that names the person who asked."""
     method: RestartMethod | None = None
-    """The only one that may be used; None: as the policy says."""
+    """The only method that may be used; None: as the policy says."""
 
 
 _METHODS = {ANY: None, "InPlace": RestartMethod.IN_PLACE, "Replace": RestartMethod.REPLACE}
@@ -43,30 +47,30 @@ class Trigger:
     """An Event that asks for a recovery, or for a restart."""
 
     at_s: float
-    """Unix seconds: when it was written."""
+    """Unix seconds at which it was written."""
     gang_verdict: GangVerdict
     demand: RestartDemand | None = None
-    """What a person asks for; None where a program reports a fault."""
+    """The restart that a person asks for; None if a program reports a fault."""
 
     def is_over(self, now_s: float, incidents: Iterable[Incident]) -> bool:
-        """True once it is too old, or the restart that it asks for has begun; `incidents`: those of the gang."""
+        """True once it is too old, or the restart that it asks for has begun. `incidents`: those of the gang."""
         if now_s - self.at_s >= TRIGGER_S:
             return True
         return self.demand is not None and is_spent(self.demand, incidents)
 
 
 def is_method(word: str) -> bool:
-    """True for what the annotation may say."""
+    """True for a valid value of the annotation."""
     return word in _METHODS
 
 
 def method_of(word: str) -> RestartMethod | None:
-    """What the annotation asks for (`is_method`); None for any method."""
+    """The method in the annotation (`is_method`); None for any method."""
     return _METHODS[word]
 
 
 def demanded(gang_verdict: GangVerdict, demand: RestartDemand) -> GangVerdict:
-    """What is said about a job whose restart was requested: the fault, if there is one, is no longer waited for."""
+    """The verdict on a job whose restart was requested: a present fault is acted on without further waiting."""
     verdict = gang_verdict.verdict
     if not verdict.kind.is_fault:
         kind, cause = VerdictKind.UNKNOWN, Cause.REQUESTED
@@ -84,7 +88,7 @@ def demanded(gang_verdict: GangVerdict, demand: RestartDemand) -> GangVerdict:
 
 
 def is_spent(demand: RestartDemand, incidents: Iterable[Incident]) -> bool:
-    """True once the job is being restarted, for whatever reason, or was since the request."""
+    """True once the job is being restarted for any reason, or was restarted since the request."""
     for incident in incidents:
         status = incident.status
         if status is None:

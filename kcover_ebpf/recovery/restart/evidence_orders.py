@@ -1,7 +1,7 @@
-"""Orders to keep evidence where no process is to be stopped: of what is not restarted, or restarts by itself. Pure.
+"""Orders to save evidence of jobs that are not stopped: they are not restarted, or restart by themselves. Pure.
 
-What is stopped needs none: agents keep evidence with the order `Stop`. What is replaced has its order from the first
-step on (`machine.start`).
+Other jobs need no such order. Agents save evidence when they carry out `Stop`, and a replacement gets its order at the
+first step (`machine.start`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KEEPS_EVIDENCE = (Level.SNAPSHOT, Level.SHUTDOWN)
 
 
 def with_snapshot(context: RestartContext, *, armed: bool, dry_run: bool) -> RestartContext:
-    """The context with an order to keep evidence; agents carry it out once. `dry_run`: of the cluster."""
+    """The context with an order to save evidence, which agents carry out once. `dry_run`: of the cluster."""
     status, policy = with_bundles(context.status, context), context.policy
     if (
         not armed
@@ -40,9 +40,9 @@ def of_crash(context: RestartContext, status: Status) -> Status:
 
 
 def is_overdue(context: RestartContext, gang_verdict: GangVerdict) -> bool:
-    """True for a suspicion that has lasted for longer than the longest patience of an inferred fault.
+    """True for a suspicion that has lasted longer than the longest patience of an inferred fault.
 
-    No date is set on which the job is ended for it, so nothing else would ever have evidence kept.
+    The job is never ended for it, so nothing else would have evidence saved.
     """
     verdict = gang_verdict.verdict
     lasted_s = verdict.time_s - verdict.since_s

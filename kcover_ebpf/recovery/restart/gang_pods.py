@@ -1,6 +1,6 @@
-"""Which pods of a gang are on a device or a node that is at fault, and which are of a run before. Pure.
+"""Pods of a gang on a faulty device or node, and pods of an earlier run. Pure.
 
-Two runs of one job have the same labels, and must never be mixed.
+Two runs of one job have the same labels, and must never be confused.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from kcover_ebpf.model.verdict import Cause
 from kcover_ebpf.recovery.restart.context import GangPod, RestartInput
 
 CAUSES_OF_NODES = frozenset({Cause.DRIVER_STUCK, Cause.PEER_GONE, Cause.PREFLIGHT})
-"""Causes that lie with a node whatever its programs do, so that it is cordoned when a restart there did not help. A
-device that is unfit has its node cordoned by what the agent reports about the device itself."""
+"""Causes that lie with a node whatever its programs do, so that it is cordoned when a restart there did not help. For
+an unfit device, the agent's report about the device has the node cordoned."""
 
 
 def unhealthy_pods(restart_input: RestartInput) -> tuple[GangPod, ...]:
@@ -21,7 +21,7 @@ def unhealthy_pods(restart_input: RestartInput) -> tuple[GangPod, ...]:
 
 
 def moved_pods(restart_input: RestartInput) -> tuple[GangPod, ...]:
-    """The live pods on what is at fault, where that is a device or a node; the others could stay."""
+    """The live pods on the faulty device or node, if that is the fault; the others could stay."""
     uids = {pod.pod.uid for pod in (*_at_fault(restart_input), *unhealthy_pods(restart_input))}
     return tuple(pod for pod in restart_input.live if pod.pod.uid in uids)
 
@@ -41,12 +41,12 @@ def _at_fault(restart_input: RestartInput) -> tuple[GangPod, ...]:
 
 
 def earlier(pods: Iterable[GangPod], newest_s: float | None = None) -> frozenset[str]:
-    """Pods (uids) that were deleted and are still there, although the job has continued with others since.
+    """Uids of pods that were deleted and still exist, although the job has continued with other pods since.
 
-    What they do says nothing about the job, and no restart waits for them: the run that is to be restarted does not
-    either. A pod that was made after the deletion of another shows that the job has continued. `newest_s` (unix
-    seconds): when the newest pod of the run was made, where its pods may be gone by now; None: one of `pods` is it. The
-    API server's clock counts whole seconds: what happened within one has no order.
+    Their state says nothing about the job, and no restart waits for them, because the run that is to be restarted does
+    not either. A pod that was created after the deletion of another shows that the job has continued. `newest_s` (unix
+    seconds): when the newest pod of the run was created, if its pods may be gone by now; None: it is one of `pods`. The
+    API server's clock counts whole seconds: events within one have no order.
     """
     known = list(pods)
     if newest_s is None:
@@ -59,5 +59,5 @@ def earlier(pods: Iterable[GangPod], newest_s: float | None = None) -> frozenset
 
 
 def newest(pods: Iterable[GangPod]) -> float:
-    """When the newest of these was made; unix seconds, 0 without any."""
+    """Creation time of the newest of these pods; unix seconds, 0 without any."""
     return max((pod.pod.created_s for pod in pods), default=0.0)

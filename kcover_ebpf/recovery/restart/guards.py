@@ -1,7 +1,8 @@
-"""From what all nodes say about a job to what is done about it: the guards, in the order in which they ask.
+"""From the verdict on a job to what is done about it: the guards, in the order in which they are asked.
 
-Armed, allowed by policy, enough evidence, not held up by the breaker, within the budget, after the
-pause; then the method. Pure.
+Evidence: stable and certain enough, no report missing, no framework that may repair the fault (`_too_little`).
+Permission: armed, no dry run, the policy allows a restart (`_why_observed`). Use: no repeated crash, a method, a budget
+(`_restart`). Time: approval, breaker, the namespace's share, back-off (`_why_wait`). The first that objects decides.
 """
 
 from __future__ import annotations
@@ -53,26 +54,26 @@ _LEFT_BY_POLICY = {
 
 @dataclass(frozen=True, slots=True)
 class ClusterLimits:
-    """What holds for the whole cluster."""
+    """Limits that apply to the whole cluster."""
 
     dry_run: bool = False
     acting: int = 0
-    """Jobs that are being shut down now."""
+    """Jobs that are being shut down at present."""
     most_acting: int = 20
-    """The breaker: no more at once, whoever asks."""
+    """Circuit breaker: most restarts in progress at once, cluster-wide."""
     acting_here: int = 0
-    """Those of the job's own namespace among them."""
+    """Jobs among these in the job's own namespace."""
     most_here: int = 20
-    """No more of one namespace: a tenant whose jobs crash all the time leaves room for the others."""
+    """Most restarts in progress at once in one namespace, so that one tenant cannot use up `most_acting`."""
     most_restarts: int = Bounds().max_restarts
-    """Of one job within its window, also where a user approves more: the operator's."""
+    """The operator's bound on restarts of one job within its window, even if a user approves more."""
     shortest_pause_s: float = Bounds().backoff_seconds
-    """Before a second restart, likewise."""
+    """The operator's least pause in seconds before a second restart, even if a user approves it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestartRequest:
-    """One question to the guards."""
+    """Everything that the guards need to decide about one incident."""
 
     context: RestartContext
     armed: bool
@@ -81,20 +82,20 @@ class RestartRequest:
     stable_s: float
     """Seconds for which the verdict has been the same."""
     last_restart_s: float | None = None
-    """When other incidents restarted this job last; None if they never did within the window."""
+    """When other incidents last restarted this job (unix seconds); None if never within the window."""
 
 
 def first_status(
     gang_verdict: GangVerdict, nodes: tuple[str, ...], owner: str | None = None
 ) -> Status:
-    """The status of a new incident, before anything is decided."""
+    """The status of a new incident, before any decision."""
     return describe(Status(phase=Phase.OPEN, owner=owner), gang_verdict, nodes).enter(
         Phase.OPEN, gang_verdict.verdict.time_s, headline_of(gang_verdict)
     )
 
 
 def recorded(gang_verdict: GangVerdict, nodes: tuple[str, ...]) -> Status:
-    """The status of an incident that was found after the fact, and of which only a record is kept."""
+    """The status of an incident that was found after the fact, which is only recorded."""
     why = "; no agent reported it, and the kubelet has restarted it: recorded only"
     text = headline_of(gang_verdict)[: 1000 - len(why)] + why
     status = describe(Status(phase=Phase.OBSERVED), gang_verdict, nodes)
@@ -102,7 +103,7 @@ def recorded(gang_verdict: GangVerdict, nodes: tuple[str, ...]) -> Status:
 
 
 def describe(status: Status, gang_verdict: GangVerdict, nodes: tuple[str, ...]) -> Status:
-    """The status with what is said now; the time of the first sign stays, unless that fault went by."""
+    """The status with the present verdict; the time of the first sign stays, unless that fault passed."""
     verdict, went_by = gang_verdict.verdict, status.closed_s is not None
     known_s = verdict.since_s if status.since_s is None or went_by else status.since_s
     same = (status.kind, status.cause) == (verdict.kind, verdict.cause)
@@ -117,7 +118,7 @@ def describe(status: Status, gang_verdict: GangVerdict, nodes: tuple[str, ...]) 
 
 
 def headline_of(gang_verdict: GangVerdict) -> str:
-    """The fault in one line; or the request, where there is no fault."""
+    """The fault in one line, or the request if there is no fault."""
     culprit, verdict = gang_verdict.culprit, gang_verdict.verdict
     if verdict.cause is Cause.REQUESTED:
         return gang_verdict.evidence[0].text
@@ -142,7 +143,7 @@ NOT_ARMED = f"not armed: label the job or its pods {ARMING_LABEL}=true"
 
 
 def decide(request: RestartRequest) -> Transition:
-    """What comes next for an incident that is not acted on yet (Open, Decided, Observed, Refused)."""
+    """The next transition of an incident without an action so far (Open, Decided, Observed, Refused)."""
     gang_verdict = request.context.world.gang_verdict
     if gang_verdict is None or not gang_verdict.verdict.opens_incident:
         return _over(request)
@@ -192,14 +193,14 @@ def _restart(
 
 
 def _is_spent(request: RestartRequest, context: RestartContext) -> bool:
-    """True if no restart is left. Who approves may go beyond the policy, and not beyond the operator's bound."""
+    """True if no restart is left. A person's approval may exceed the policy's budget, but not the operator's bound."""
     if not request.approved:
         return context.restarts_left <= 0
     return context.restarts_left + request.gates.most_restarts - context.policy.restarts.max <= 0
 
 
 def _too_little(gang_verdict: GangVerdict, context: RestartContext) -> str | None:
-    """Why a restart would be premature; None once there is evidence enough, or a person asks for it."""
+    """Reason why a restart would be premature; None if the evidence suffices, or a person requested it."""
     if context.world.demand is not None:
         return None
     verdict, limit_s = gang_verdict.verdict, context.policy.settings().hard_limit_s
@@ -213,18 +214,18 @@ def _too_little(gang_verdict: GangVerdict, context: RestartContext) -> str | Non
 
 
 def _left_to(gang_verdict: GangVerdict, context: RestartContext) -> str | None:
-    """What a fault is left to for a while, as it may mend it; None where nothing does, or that is gone itself."""
+    """The program that may repair a fault and is given time for it; None if there is none, or it is gone."""
     verdict, policy, culprit = gang_verdict.verdict, context.policy, gang_verdict.culprit
     if context.world.now_s >= verdict.since_s + policy.framework_first_seconds:
         return None
     if (top := context.world.top) is not None and top.operator is not None:
-        # it replaces nodes and pods as well, so that neither a device nor the end of a container is an exception
+        # it replaces nodes and pods as well, so device faults and ended containers are left to it too
         return f"{top.operator}, which restarts this job by itself"
     if verdict.cause in CAUSES_OF_NODES or (culprit is not None and culprit.device is not None):
         return None
     pod_uid = culprit.pod_uid if culprit is not None else None
     own = [pod for pod in context.world.live if pod_uid in (None, pod.pod.uid)]
-    # one that gave up ended its container
+    # a framework that gave up ended its container
     runs = all(pod.started_s is not None and pod.started_s <= verdict.since_s for pod in own)
     return _framework(verdict, policy.framework_first) if own and runs else None
 
@@ -238,7 +239,7 @@ def _framework(verdict: Verdict, mode: FrameworkFirst) -> str | None:
 
 
 def _why_observed(request: RestartRequest, context: RestartContext) -> str | None:
-    """Why the fault is reported only; None where one may act."""
+    """Reason why the fault is only reported; None if an action is allowed."""
     top, policy = context.world.top, context.policy
     if top is None or top.ended:
         return f"the job is {top.ended if top else 'gone'}"
@@ -253,7 +254,7 @@ def _why_observed(request: RestartRequest, context: RestartContext) -> str | Non
 
 
 def _refused(request: RestartRequest, context: RestartContext, why: str) -> Transition:
-    """No restart, but evidence: what is broken stays so until a person comes, and its pods may not."""
+    """No restart, but evidence: the fault stays until a person comes, and its pods may not."""
     return _settle(request, _with_snapshot(request, context), Phase.REFUSED, why)
 
 
@@ -277,7 +278,7 @@ def _no_method(context: RestartContext, why: str) -> str:
 
 
 def _why_wait(request: RestartRequest, context: RestartContext) -> tuple[str, float] | None:
-    """(why, seconds until it should be asked again); None if it need not wait."""
+    """(reason to wait, seconds until it should be checked again); None if the restart may begin."""
     if context.policy.approval is Approval.MANUAL and not request.approved:
         return f"waiting for approval: kubectl kcover approve {context.name}", 30.0
     if request.gates.acting >= request.gates.most_acting:
@@ -292,7 +293,7 @@ def _why_wait(request: RestartRequest, context: RestartContext) -> tuple[str, fl
 
 
 def _pause_left_s(request: RestartRequest, context: RestartContext) -> float:
-    """What is left of the pause after the last restart; who approves waits for the operator's shortest only."""
+    """Seconds left of the pause after the last restart; with approval only of the operator's least pause."""
     if request.last_restart_s is None:
         return 0.0
     pause_s = (
@@ -304,14 +305,14 @@ def _pause_left_s(request: RestartRequest, context: RestartContext) -> float:
 
 
 def _loops(context: RestartContext) -> bool:
-    """True for a crash in a gang that its kubelets restart for ever by themselves."""
+    """True for a crash in a gang that its kubelets restart endlessly."""
     gang_verdict = context.world.gang_verdict
     crashed = gang_verdict is not None and gang_verdict.verdict.kind is VerdictKind.CRASHED
     return crashed and why_not_in_place(context.world, context.policy) is None
 
 
 def method_of(context: RestartContext) -> tuple[RestartMethod, str]:
-    """The first method that fits, and why an earlier one does not."""
+    """The first method that can be used, and the reason why an earlier one cannot."""
     why, demand = why_not_in_place(context.world, context.policy), context.world.demand
     if why is None:
         return RestartMethod.IN_PLACE, ""
@@ -350,7 +351,7 @@ def _act(
 
 
 def can_replace(context: RestartContext) -> bool:
-    """True if the job's owner can be restarted by replacing its pods."""
+    """True if the job can be restarted by replacing its pods."""
     return context.world.top is not None and replace_method_of(context.world.top) is not None
 
 
@@ -372,7 +373,7 @@ def _settle_crash(context: RestartContext, gang_verdict: GangVerdict) -> Status:
 def _settle(
     request: RestartRequest, context: RestartContext, phase: Phase, reason: str, wake_s: float = 5.0
 ) -> Transition:
-    """Stay in a phase for a reason; a line is written where verdict or reason is another, not for a node's evidence."""
+    """Stay in a phase; the timeline gets a line if verdict or reason changed, not for a node's evidence."""
     old, new = request.context.status, context.status
     if is_said_before(old, new, phase, reason):
         has_more = (old.order, old.bundles) != (new.order, new.bundles)

@@ -1,7 +1,7 @@
-"""The steps by which the pods on a faulty device or node move, and all others restart where they are.
+"""The steps in which the pods on a faulty device or node move, and all others restart in place.
 
-The others are stopped first, and killed once the pods that moved have their new addresses: a rank that starts earlier
-finds the old ones, or none. They keep their pod, its node, devices, volumes and page cache.
+The others are stopped first, and killed once the moved pods have their new addresses: a rank that starts earlier would
+find old addresses, or none. They keep their pod, its node, devices, volumes and page cache.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_SERVICES = 12
 
 
 def staying(context: RestartContext) -> tuple[GangPod, ...]:
-    """Live pods that were there before and do not move."""
+    """Live pods that existed before the restart and do not move."""
     live = context.world.live
     moved = context.detail.moved_uids
     if not moved:
@@ -48,13 +48,13 @@ def begin(context: RestartContext) -> Status:
     if detail.elsewhere:
         text += f" away from node {detail.elsewhere}"
     status = context.go(Step.MOVE, text, detail=detail)
-    # agents keep ranks stopped until this expires, unless it is given anew
+    # agents keep ranks stopped until this order expires, unless it is renewed
     status = replace(status, order=context.status.order)
     return status.begin(RestartMethod.HYBRID, context.world.now_s)
 
 
 def move(context: RestartContext) -> Transition:
-    """Have the pods made anew elsewhere, and wait until their addresses are known to the others."""
+    """Have the pods recreated elsewhere, and wait until the others know their addresses."""
     top, moved = context.world.top, context.detail.moved_uids
     if top is None or top.ended:
         return Transition(escalate(context, f"the job is {top.ended if top else 'gone'}"))
@@ -71,9 +71,9 @@ def move(context: RestartContext) -> Transition:
         places = ", ".join(f"{pod.pod.name} on {pod.pod.node}" for pod in fresh[:4])
         return Transition(_kill(context, f"hybrid: {places}, its address is known"))
     if context.elapsed_s >= MOVED_S:
-        why = "no node has room" if any(not pod.pod.node for pod in fresh) else "it takes long"
+        why = "no node has room" if any(not pod.pod.node for pod in fresh) else "it takes too long"
         if len(fresh) < len(moved):
-            why = "the controller of the job has not made it again"
+            why = "the controller of the job has not recreated it"
         return Transition(_kill(context, f"hybrid: not moved within {MOVED_S:.0f} s ({why})"))
     order = context.status.order
     if order is None or context.world.now_s >= order.expires_s - STOP_RENEWED_S:
@@ -97,7 +97,7 @@ def _has_address(pod: GangPod) -> bool:
 
 
 def _published(context: RestartContext, fresh: Sequence[GangPod]) -> bool:
-    """True once each Service by which the others find the pods that moved has their new addresses."""
+    """True once each Service by which the others find the moved pods publishes their new addresses."""
     services = context.detail.services.split()
     uids = {pod.pod.uid for pod in fresh}
     here = [context.world.published.get(service, frozenset()) & uids for service in services]
@@ -110,7 +110,7 @@ def _kill(context: RestartContext, text: str) -> Status:
 
 
 def waits_for_moved(context: RestartContext) -> Status:
-    """The status once all pods that stay run again: the new ones are waited for as those of a replacement are."""
+    """The status once all pods that stay run again: the new ones are waited for as in a replacement."""
     detail = replace(context.detail, pods=len(context.detail.moved_uids))
     text = "hybrid: the pods that stayed are running again; waiting for those that moved"
     return context.go(Step.RETURN, text, detail=detail)

@@ -1,7 +1,7 @@
-"""The steps of a restart in place: stop every rank, and only when all nodes have said so, kill.
+"""The steps of a restart in place: stop every rank, and kill them only once all nodes have reported that.
 
-A stopped rank cannot see its peer die and leave with another code. Whatever goes wrong before the
-kill ends in SIGCONT, by order and, without any order, by the agents' own clock.
+A stopped rank cannot notice that its peer died and exit with another code. Any failure before the kill ends in SIGCONT,
+by order or, without an order, by the agents' own clock.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def stop(context: RestartContext) -> Transition:
     text = f"in place: all ranks on {len(context.status.nodes)} nodes are stopped; killing them"
     status = context.go(Step.KILL, text)
     if not status.restarts:
-        # what the kubelets began after a crash is one restart with what we add to it
+        # a restart that the kubelets began after a crash, and ours on top of it, count as one
         status = status.begin(RestartMethod.IN_PLACE, context.world.now_s)
     return Transition(context.order(status, Verb.KILL))
 
@@ -71,7 +71,7 @@ def resume(context: RestartContext) -> Transition:
 
 
 def kill(context: RestartContext) -> Transition:
-    """Wait until every pod has restarted where it is."""
+    """Wait until every pod has restarted in place."""
     text = context.detail.restarts
     live = hybrid.staying(context)
     lost = _lost(context)
@@ -91,7 +91,7 @@ def kill(context: RestartContext) -> Transition:
 
 
 def settle(context: RestartContext) -> Transition:
-    """After a crash: the kubelets restart the gang by themselves; wait for it, and help if they do not."""
+    """After a crash: wait until the kubelets have restarted the gang by themselves, and help if they do not."""
     live = context.world.live
     lost = _lost(context)
     if lost:
@@ -108,7 +108,7 @@ def settle(context: RestartContext) -> Transition:
         return Transition(wake_s=PODS_CHECKED_S)
     making = next((pod.pod.name for pod in live if pod.started_s is None), "")
     if making and context.elapsed_s < KUBELET_RESTART_S:
-        # containers that are killed while they are made end their pod, and with it the job
+        # containers that are killed while they are created end their pod, and with it the job
         return Transition(wake_s=KUBELET_RESTART_S - context.elapsed_s)
     if making:
         return Transition(escalate(context, f"pod {making} did not start again"))
@@ -128,7 +128,7 @@ def _acks(context: RestartContext) -> Mapping[str, AckResult]:
 
 
 def _left_behind(context: RestartContext) -> set[str]:
-    """Nodes of which no pod stays: whether their agents obey does not matter."""
+    """Nodes on which no pod stays: whether their agents obey does not matter."""
     moved = context.detail.moved_uids
     pods = context.world.live
     left = {pod.pod.node for pod in pods if pod.pod.uid in moved}
@@ -136,7 +136,7 @@ def _left_behind(context: RestartContext) -> set[str]:
 
 
 def _lost(context: RestartContext) -> str | None:
-    """Why the pods that stay cannot be restarted in place any more; None while they can."""
+    """Reason why the pods that stay can no longer be restarted in place; None while they can."""
     moved = context.detail.moved_uids
     failed = next(
         (

@@ -1,4 +1,4 @@
-"""What the object of a job says about itself, as far as a restart depends on it. Pure."""
+"""The state of a job in its own object, as far as a restart depends on it. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ENDS = ("Complete", "Completed", "Succeeded", "Finished", "Failed", "Aborted", 
 
 
 def ended_of(method: KindMethod, raw: Mapping[str, Any]) -> str | None:
-    """Complete, Succeeded or the like once a job is over, Failed where it failed; None before."""
+    """Complete, Succeeded or the like once a job is over, Failed if it failed; None before."""
     if method.end is not None:
         value = at(raw, method.end.path)
         if any(is_value(value, failed) for failed in method.end.failed):
@@ -28,7 +28,7 @@ def ended_of(method: KindMethod, raw: Mapping[str, Any]) -> str | None:
 
 
 def counts_restarts(method: KindMethod, raw: Mapping[str, Any], pods: Sequence[GangPod]) -> bool:
-    """True if the controller of a job counts restarts of containers of these pods, or answers them."""
+    """True if the controller of a job counts restarts of containers of these pods, or reacts to them."""
     if at(raw, path("spec.failurePolicy.restartStrategy")) == "InPlaceRestart":
         return True  # a JobSet that does so by itself (KEP-467) fails after maxRestarts, whoever asked for them
     if method.deletes_ended and any(pod.restart_policy == "Never" for pod in pods):
@@ -50,7 +50,7 @@ def reacts_to_deletions(raw: Mapping[str, Any]) -> bool:
 
 
 def ignores_disruptions(raw: Mapping[str, Any]) -> bool:
-    """True if a batch Job makes an evicted pod again, and counts nothing (KEP-3329)."""
+    """True if a batch Job recreates an evicted pod without counting a failure (KEP-3329)."""
     for rule in _maps(at(raw, path("spec.podFailurePolicy.rules"))):
         wanted = [entry.get("type") for entry in _maps(rule.get("onPodConditions"))]
         if "DisruptionTarget" in wanted:
@@ -59,7 +59,7 @@ def ignores_disruptions(raw: Mapping[str, Any]) -> bool:
 
 
 def waits_for_ends(raw: Mapping[str, Any]) -> bool:
-    """True if a batch Job makes a pod only once the one that it replaces has ended (KEP-3939)."""
+    """True if a batch Job creates a pod only once the one that it replaces has ended (KEP-3939)."""
     return at(raw, path("spec.podReplacementPolicy")) == "Failed"
 
 
@@ -70,14 +70,14 @@ def version_of(raw: Mapping[str, Any]) -> int:
 
 
 def pod_count_of(method: KindMethod, raw: Mapping[str, Any]) -> int | None:
-    """So many pods a job is to have; None where it does not say."""
+    """Number of pods that a job is to have; None if it does not say."""
     counts = [at(raw, keys) for keys in method.pod_counts]
     known = [count for count in counts if isinstance(count, int) and not isinstance(count, bool)]
     return sum(known) if known else None
 
 
 def gang_of_run(method: KindMethod, raw: Mapping[str, Any]) -> Mapping[str, str] | None:
-    """The labels of the pods of its present run, where each has others; None where none runs, or all are alike."""
+    """Labels of the pods of its present run, if each run has its own; None if none runs, or all runs have the same."""
     if method.gang is None:
         return None
     label, keys = method.gang
@@ -86,7 +86,7 @@ def gang_of_run(method: KindMethod, raw: Mapping[str, Any]) -> Mapping[str, str]
 
 
 def operator_of(api_version: str, raw: Mapping[str, Any] | None = None) -> str | None:
-    """Who restarts a job from outside: by its kind, or by what its author asked for; None where none is known."""
+    """The operator that restarts a job from outside, by its kind or its author's annotation; None if none is known."""
     annotations = at(raw, path("metadata.annotations"))
     asked = isinstance(annotations, Mapping) and annotations.get(_AUTO_RESUME) == "true"
     return "HyperPod" if asked or group_of(api_version) == _HYPERPOD else None
@@ -99,5 +99,5 @@ def is_value(value: object, wanted: object) -> bool:
 
 
 def _maps(raw: object) -> list[Mapping[str, Any]]:
-    """The objects of a list, whatever else a job's author put into it."""
+    """The objects in a list, without other entries that a job's author may have added."""
     return [entry for entry in raw if isinstance(entry, Mapping)] if isinstance(raw, list) else []

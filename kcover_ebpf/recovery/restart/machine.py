@@ -1,8 +1,8 @@
-"""What all steps of a restart share: one turn of the machine, the move it makes, and what follows a method that failed.
+"""Shared by all restart steps: the context of a pass, the transition it returns, escalation after a failed method.
 
-A step is a function from a `RestartContext` to a `Transition`. A move either changes the status, which is written
-before anything else happens, or makes calls that may be repeated, or waits. So whoever reads the
-status, after whatever crash, continues where the last one stopped.
+A step is a function from a `RestartContext` to a `Transition`. A transition either changes the status, which is written
+before anything else happens, or makes calls that may be repeated, or waits. So the controller that reads the status
+after any crash continues where the last one stopped.
 """
 
 from __future__ import annotations
@@ -54,45 +54,45 @@ class RestartContext:
     name: str
     """Name of the Incident, unique in its namespace."""
     mark: str
-    """What our annotation says on an object that this incident suspended."""
+    """Our annotation on an object that this incident suspended."""
     selector: Mapping[str, str] = field(default_factory=dict)
     earlier: int = 0
     """Restarts of the same job within the window that other incidents made."""
     crashes: tuple[CrashRecord, ...] = ()
-    """Crashes of the same job within the window that other incidents recorded, the oldest first."""
+    """Crashes of the same job within the window that other incidents recorded, oldest first."""
 
     @property
     def action(self) -> RestartAction:
-        """What is being done; one is there whenever a step runs."""
+        """The present action; there is one whenever a step runs."""
         assert self.status.action is not None
         return self.status.action
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the step began."""
+        """Seconds since the present step began."""
         return self.world.now_s - self.action.started_s
 
     @property
     def restarts_left(self) -> int:
-        """What the budget still allows."""
+        """Number of restarts that the policy's budget still allows."""
         return self.policy.restarts.max - self.earlier - len(self.status.restarts)
 
     @property
     def pause_s(self) -> float:
-        """Pause that the policy wants before another restart."""
+        """Seconds of pause that the policy requires before another restart."""
         return self.policy.restarts.pause_s(self.earlier + len(self.status.restarts))
 
     @property
     def detail(self) -> RestartDetail:
-        """What this attempt remembers."""
+        """State of this attempt that is kept between passes."""
         return RestartDetail.read(self.action.detail)
 
     def keep(self, detail: RestartDetail) -> RestartAction:
-        """The action with this detail; keys of other versions stay in it."""
+        """The action with this detail; keys written by other versions are preserved."""
         return replace(self.action, detail={**self.action.detail, **detail.words()})
 
     def word_of(self, step: Step) -> str:
-        """How a step that comes next is written; one that may not follow the present one is an error of ours."""
+        """The text of the next step; raises AssertionError if it may not follow the present one."""
         action = self.status.action
         now = step_of(action.step) if action is not None else None
         assert step in TRANSITIONS.get(now, {}), f"{now} is followed by {step}"
@@ -119,33 +119,33 @@ class RestartContext:
         return replace(status, order=order)
 
     def order_id(self, verb: Verb) -> str:
-        """The id of the first order of this kind while this method is tried; in later ones a "-" and more follow."""
+        """Id of the first order with this verb in this attempt; later ones append "-" and a suffix."""
         return f"{self.name}-{self.action.attempt}-{verb.value.lower()}"
 
     def is_of(self, order: str, verb: Verb) -> bool:
-        """True for the id of an order of this kind, given while this method is tried."""
+        """True for the id of an order with this verb in this attempt."""
         wanted = self.order_id(verb)
         return order == wanted or order.startswith(f"{wanted}-")
 
     @property
     def before_s(self) -> float:
-        """Pods created from then on are of the next start; by the API server's clock, which counts whole seconds."""
+        """Pods created from this time on belong to the next start; by the API server's clock, in whole seconds."""
         kept_s = self.detail.before_s
         return before_s(self.world.pods) if kept_s is None else kept_s
 
     def is_old(self, pod: GangPod) -> bool:
-        """True for a pod that was there when the restart began."""
+        """True for a pod that existed when the restart began."""
         return pod.pod.created_s < self.before_s
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What a step wants: a status to be written first, else calls to be made, else to be asked again."""
+    """Result of a step: a status to be written first, else calls to be made, else a time to run again."""
 
     status: Status | None = None
     calls: tuple[Call, ...] = ()
     wake_s: float | None = None
-    """Ask again after so many seconds, if nothing happens before; None: an event will come."""
+    """Seconds after which the step runs again if no event comes before; None to wait for an event."""
 
 
 def before_s(pods: Iterable[GangPod]) -> float:
@@ -157,9 +157,9 @@ def before_s(pods: Iterable[GangPod]) -> float:
 
 
 def baseline(pods: Iterable[GangPod]) -> str | None:
-    """Restart counts as "COUNT pod=COUNT ..."; the first one holds for pods not named. None if that is too long.
+    """Restart counts as "COUNT pod=COUNT ..."; the first one applies to pods not named. None if the text is too long.
 
-    What a kubelet is restarting just now is counted already, and need not restart once more.
+    A restart that a kubelet is carrying out is already counted, and need not happen once more.
     """
     counts = {pod.pod.name: pod.restart_count - (pod.started_s is None) for pod in pods}
     common = Counter(counts.values()).most_common(1)[0][0] if counts else 0
@@ -169,7 +169,7 @@ def baseline(pods: Iterable[GangPod]) -> str | None:
 
 
 def has_restarted(pod: GangPod, text: str) -> bool:
-    """True once a pod restarted since `baseline` was taken, and runs."""
+    """True once a pod has restarted since `baseline` was taken, and runs."""
     common, *others = text.split()
     counts = dict(entry.rsplit("=", 1) for entry in others)
     before = int(counts.get(pod.pod.name, common))
@@ -180,7 +180,7 @@ def has_restarted(pod: GangPod, text: str) -> bool:
 
 
 def _fast_clock(restart_input: RestartInput, nodes: Collection[str]) -> str | None:
-    """A node that would hear an order after its end by its own clock; None if there is none."""
+    """Sentence about a node whose clock is so far ahead that orders expire too early for it; None if there is none."""
     for received in restart_input.reports:
         ahead_s = received.report.time_s - received.arrived_s
         if received.report.node in nodes and ahead_s > CLOCKS_APART_S:
@@ -189,7 +189,7 @@ def _fast_clock(restart_input: RestartInput, nodes: Collection[str]) -> str | No
 
 
 def why_not_in_place(restart_input: RestartInput, policy: FaultPolicy) -> str | None:
-    """Why the gang cannot be restarted in place; None if it can."""
+    """Reason why the gang cannot be restarted in place; None if it can."""
     gang_verdict = restart_input.gang_verdict
     if RestartMethod.IN_PLACE not in policy.ways:
         return "the policy does not allow it"
@@ -209,7 +209,7 @@ def why_not_in_place(restart_input: RestartInput, policy: FaultPolicy) -> str | 
 
 
 def why_not_restarted(restart_input: RestartInput, pods: Sequence[GangPod]) -> str | None:
-    """Why these pods of the gang, which live, cannot be restarted where they are; None if they can."""
+    """Reason why these live pods of the gang cannot be restarted in place; None if they can."""
     nodes = {pod.pod.node for pod in pods if pod.pod.node}
     fast = _fast_clock(restart_input, nodes)
     missing = sorted(nodes - restart_input.agents)
@@ -237,7 +237,7 @@ def why_not_restarted(restart_input: RestartInput, pods: Sequence[GangPod]) -> s
 
 
 def why_not_hybrid(restart_input: RestartInput, policy: FaultPolicy) -> str | None:
-    """Why not only the pods on what is at fault move, while the others restart in place; None if they can."""
+    """Reason why a hybrid restart (only pods on the faulty device or node move) is impossible; None if possible."""
     moved, top = moved_pods(restart_input), restart_input.top
     uids = {pod.pod.uid for pod in moved}
     staying = [pod for pod in restart_input.live if pod.pod.uid not in uids]
@@ -260,7 +260,7 @@ def why_not_hybrid(restart_input: RestartInput, policy: FaultPolicy) -> str | No
 
 
 def preflight_of(restart_input: RestartInput) -> Culprit | None:
-    """The pod that is not started because its node is bad, and that node; None where none waits so."""
+    """The pod that is not started because its node failed the preflight, and that node; None if there is none."""
     gang_verdict = restart_input.gang_verdict
     return (
         gang_verdict.culprit
@@ -270,7 +270,7 @@ def preflight_of(restart_input: RestartInput) -> Culprit | None:
 
 
 def avoided_node(context: RestartContext) -> str | None:
-    """The node that new pods of the job are to avoid; None where nothing speaks against one."""
+    """The node that new pods of the job should avoid; None if there is no reason against one."""
     elsewhere = context.detail.elsewhere if context.status.action is not None else ""
     if elsewhere:
         return elsewhere
@@ -301,7 +301,7 @@ def start(
     status = status.enter(Phase.SHUTTING_DOWN, now_s, text)
     if method is not RestartMethod.REPLACE:
         return replace(context, status=status).order(status, Verb.STOP)
-    # once pods are marked, what was to be read of their processes is ending
+    # once pods are marked for deletion, their processes are ending and can no longer be read
     status = replace(context, status=status).order(status, Verb.SNAPSHOT, "-replace")
     return status.begin(RestartMethod.REPLACE, now_s)
 
@@ -309,12 +309,12 @@ def start(
 def _first_step(
     restart_input: RestartInput, method: RestartMethod, reason: str
 ) -> tuple[Step, str, RestartDetail]:
-    """The first step of a method, its line in the timeline, and what is remembered for it."""
+    """The first step of a method, its line in the timeline, and the detail that is kept for it."""
     grace_s = max((pod.grace_s for pod in restart_input.pods), default=30.0)
     top = restart_input.top
     count = len(restart_input.live) or len(restart_input.pods)
     if method is RestartMethod.REPLACE and top is not None and top.pod_count is not None:
-        # also those that were never there, or are gone by now
+        # including pods that never existed, or are already gone
         count = max(count, top.pod_count)
     run_s = gang_pods.newest(restart_input.live)
     detail = RestartDetail(pods=count, grace_s=grace_s, run_s=run_s)
@@ -337,7 +337,11 @@ def _first_step(
 
 
 def escalate(context: RestartContext, reason: str) -> Status:
-    """What comes after a method that did not help: replace, then replace elsewhere, then stop and say why."""
+    """The status after a method that did not help.
+
+    A replacement follows, then a replacement that avoids the node at fault, and then the end with the reason. The
+    budget of the policy applies to each.
+    """
     top, policy = context.world.top, context.policy
     if top is None:
         return fail(context, f"{reason}; the job is gone")
@@ -353,7 +357,7 @@ def escalate(context: RestartContext, reason: str) -> Status:
     if replaced == 0:
         return start(context, RestartMethod.REPLACE, reason, node if waiting is not None else "")
     if replaced == 1 and node:
-        # a program that fails wherever it runs says nothing about the node it failed on
+        # a program that fails wherever it runs says nothing about the node that it failed on
         of_node = waiting is not None or context.status.cause in CAUSES_OF_NODES
         elsewhere = node if of_node else ""
         return start(context, RestartMethod.REPLACE, reason, elsewhere)
@@ -361,7 +365,7 @@ def escalate(context: RestartContext, reason: str) -> Status:
 
 
 def final_stop(context: RestartContext, reason: str) -> Status:
-    """The status in which a job that its kubelets restart for ever is suspended for good."""
+    """The status in which a job that its kubelets restart endlessly is suspended for good."""
     now_s = context.world.now_s
     word = context.word_of(Step.FINAL_STOP)
     action = RestartAction(RestartMethod.NONE, word, 1, now_s, reason[:_MOST_DETAIL])
@@ -371,7 +375,7 @@ def final_stop(context: RestartContext, reason: str) -> Status:
 
 
 def fail(context: RestartContext, reason: str) -> Status:
-    """The end: nothing more is done, and the reason is reported."""
+    """The end of the restart: nothing more is done, and the reason is reported."""
     action = context.status.action
     ended = replace(action, step=context.word_of(Step.FAILED)) if action is not None else None
     status = replace(context.status, action=ended, order=None)

@@ -1,4 +1,4 @@
-"""How each job kind is restarted whole: the table methods.toml, read by the top owner of a gang."""
+"""How each job kind is restarted as a whole: the table methods.toml, read by the top owner of a gang."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ _KEYS = {
 
 
 class ReplaceMethod(Enum):
-    """What brings the pods of a gang down and up again without being counted as a failure."""
+    """How the pods of a gang are brought down and up again without being counted as a failure."""
 
     SUSPEND = "suspend"
     DELETE = "delete"
     LEADER = "leader"
     COMMAND = "command"
     NONE = "none"
-    """Nothing does: it is an owner between pods and job, or can only be restarted in place."""
+    """Not at all: it is an owner between pods and job, or can only be restarted in place."""
 
 
 class MovesBy(Enum):
-    """How one pod of a job is moved, which its controller then makes again with the same rank, and counts nothing."""
+    """How one pod of a job is moved so that its controller recreates it with the same rank and counts no failure."""
 
     NONE = "none"
     """Not at all: the controller restarts all pods, counts it, or fails the job."""
     DELETE = "delete"
     DELETE_RESTARTABLE = "delete-restartable"
-    """By deletion, where the restart policy of the pods is not Never, for which a deleted pod is a failed one."""
+    """By deletion, if the restart policy of the pods is not Never; with Never a deleted pod is a failed one."""
     EVICT = "evict"
     """By eviction, where the batch Jobs that own the pods ignore disruptions (spec.podFailurePolicy)."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndField:
-    """Where an object says that it is over, for kinds without a condition that does."""
+    """Where an object says that it is over, for kinds without a condition for that."""
 
     path: tuple[str, ...]
     succeeded: tuple[object, ...] = ()
@@ -70,27 +70,28 @@ class KindMethod:
     suspend: tuple[str, ...] = ()
     """Path of the field that suspends it; empty unless `method` is SUSPEND."""
     leader: tuple[str, str] | None = None
-    """Label (key, value) of the leader pod; only where `method` is LEADER."""
+    """Label (key, value) of the leader pod; only if `method` is LEADER."""
     in_place_costs: tuple[str, ...] = ()
-    """Path of what makes its controller count restarts by the kubelet, or answer them; empty: it does neither."""
+    """Path of the field because of which its controller counts restarts by the kubelet, or reacts to them; empty:
+    neither."""
     deletes_ended: bool = False
-    """Its controller deletes a pod of the restart policy Never whose container has ended."""
+    """Its controller deletes a pod with the restart policy Never once its container has ended."""
     counters: tuple[tuple[str, ...], ...] = ()
-    """Paths of what a restart must not move."""
+    """Paths of fields that a restart must not change."""
     suspended_value: object = True
-    """Of the field at `suspend` while it is suspended,"""
+    """Value of the field at `suspend` while the job is suspended."""
     running_value: object = False
-    """and otherwise."""
+    """Value of the field at `suspend` while the job runs."""
     renames: bool = False
-    """Its new pods have other names than those before."""
+    """Its new pods have other names than the old ones."""
     gang: tuple[str, tuple[str, ...]] | None = None
     """Label of its pods and the path of its value, which changes with each run; None: their labels stay."""
     moves: MovesBy = MovesBy.NONE
     pod_counts: tuple[tuple[str, ...], ...] = ()
-    """Paths of whole numbers that add up to its pods; empty: those that are there are all."""
+    """Paths of whole numbers whose sum is its number of pods; empty: the existing pods are all."""
     end: EndField | None = None
     refused: str = ""
-    """Why nothing is done with objects of this kind; empty: it is."""
+    """Reason why objects of this kind are not restarted; empty if they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class KindMethods:
-    """The whole table."""
+    """The table of all kinds, and how Kueue suspends a job."""
 
     kinds: tuple[KindMethod, ...]
     queue: Queue
@@ -119,7 +120,7 @@ class KindMethods:
         )
 
     def with_kinds(self, further: Iterable[KindMethod]) -> KindMethods:
-        """The table with more rows; none takes the place of one that is there."""
+        """The table with more rows; none replaces an existing one."""
         known = {(method.group, method.kind) for method in self.kinds}
         added = (row for row in further if (row.group, row.kind) not in known)
         return replace(self, kinds=(*self.kinds, *added))
@@ -133,7 +134,7 @@ def group_of(api_version: str) -> str:
 
 @cache
 def restarts() -> KindMethods:
-    """The table that is shipped with the package."""
+    """The table that is part of the package."""
     return parse((files(__package__) / "methods.toml").read_text(encoding="utf-8"))
 
 

@@ -1,7 +1,7 @@
-"""Whether a crash is the one before it once more: the same traceback at the same step is a bug of the program. Pure.
+"""Whether a crash repeats an earlier one: the same traceback at the same step is a bug of the program. Pure.
 
-A restart does not mend such a program, it costs the time of the whole job. The records of crashes are part of the
-status of incidents, so that another controller knows them. So is what a restart costs in steps, by the same logs.
+A restart does not fix such a program, and costs the time of the whole job. Records of crashes are part of the status of
+incidents, so that another controller knows them. So is the cost of a restart in steps, from the same logs.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from kcover_ebpf.recovery.restart.context import RestartInput
 from kcover_ebpf.tunables.recovery import CRASH_AT_START_S, CRASH_LOGS_S, CRASH_READ_S
 
 _MOST_CRASHES = 16
-"""The most that the CRD of an incident takes."""
+"""Most crashes that the CRD of an incident allows."""
 _MOST_TOGETHER = _MOST_CRASHES // 2
-"""Of ranks that fail together, so that the crash before them is still known."""
+"""Most crashes kept of ranks that fail together, so that an earlier crash is still known."""
 _NODES_KEPT = 2
-"""Of those that fail together with one traceback at one step."""
+"""Nodes kept for ranks that fail together with one traceback at one step."""
 _MOST_EVIDENCE = 64
 _OF_DEVICES = ("cuda_", "loss_not_finite", "anomaly_detected")
-"""Rules (or how their names begin) whose errors a bad device, or memory that another process left occupied, causes as
-well: they count as the same bug only on another node."""
+"""Rules (or beginnings of their names) whose errors may also come from a bad device, or from memory that another
+process left in use: they count as the same bug only on another node."""
 
 NOT_THE_PROGRAM = (FailureClass.HARDWARE, FailureClass.NETWORK, FailureClass.STORAGE)
-"""Classes of incidents after which another restart may end otherwise: on another node, or once a server answers."""
+"""Classes of incidents after which another restart may end differently: on another node, or once a server answers."""
 
 
 def with_logs(status: Status, restart_input: RestartInput) -> Status:
-    """The status with what the logs of the job's pods say by now; the same object if that is nothing new."""
+    """The status with what the logs of the job's pods show by now; the same object if nothing is new."""
     evidence = _read(status, restart_input)
     again = _again(status, restart_input)
     no_bugs = evidence.no_bugs | again.no_bugs
-    # a log is not read to its end at once: what seemed a bug may follow from another failure
+    # a log is not read to its end at once: an apparent bug may turn out to follow from another failure
     known = [crash for crash in status.crashes if _key(crash) not in no_bugs]
     crashes = _updated(known, (*evidence.crashes, *again.crashes))
-    # described once, as it was at the fault; lines for which there is no room are not new in each turn
+    # described once, as at the fault; lines for which there is no room are not new in each pass
     is_described = any(
         other_evidence.kind is EvidenceKind.LOG for other_evidence in status.evidence
     )
@@ -60,9 +60,9 @@ def with_logs(status: Status, restart_input: RestartInput) -> Status:
 
 
 def _updated(known: Sequence[CrashRecord], read: Sequence[CrashRecord]) -> tuple[CrashRecord, ...]:
-    """Those known, each as its log shows it by now, and the new ones, by time; the same for the same logs.
+    """Known records, updated from their logs, and the new ones, sorted by time; deterministic for the same logs.
 
-    A log is not read to its end at once, so what is known is updated before it is compared with what is new.
+    A log is not read to its end at once, so known records are updated before they are compared with new ones.
     """
     shown: dict[tuple[str, int], CrashRecord] = {}
     for record in read:
@@ -80,7 +80,7 @@ def _as_shown(crash: CrashRecord, shown: Mapping[tuple[str, int], CrashRecord]) 
 
 
 def _is_new(crash: CrashRecord, known: Sequence[CrashRecord]) -> bool:
-    """True for a record without which a later comparison could end otherwise.
+    """True for a record without which a later comparison could end differently.
 
     Of the ranks that fail together with one traceback at one step, those on two nodes suffice: whatever node the next
     crash is on, one of them is another.
@@ -114,7 +114,7 @@ def _read(status: Status, restart_input: RestartInput) -> LogEvidence:
 
 
 def _again(status: Status, restart_input: RestartInput) -> LogEvidence:
-    """Of the crash that is announced now, where it is not the one that the incident began with."""
+    """Evidence of the crash that is announced now, if it is not the one that the incident began with."""
     verdict = _announced_again(status, restart_input)
     return LogEvidence() if verdict is None else _of(verdict, restart_input)
 
@@ -132,7 +132,7 @@ def _of(verdict: Verdict, restart_input: RestartInput) -> LogEvidence:
 
 
 def why_hopeless(status: Status, earlier: Sequence[CrashRecord]) -> str | None:
-    """Why another restart of the job would end as the last one did; None while that is not known.
+    """Reason why another restart of the job would end like the last one; None while that is not known.
 
     `earlier`: crashes of the same job in other incidents.
     """
@@ -152,7 +152,7 @@ def why_hopeless(status: Status, earlier: Sequence[CrashRecord]) -> str | None:
 
 
 def awaits_logs(status: Status, earlier: Sequence[CrashRecord], now_s: float) -> bool:
-    """True while a job that crashed with a known traceback before has just crashed: its log may not be all read yet."""
+    """True while the log of a new crash may not be fully read, in a job that crashed with a known traceback before."""
     raised = status.kind is VerdictKind.CRASHED and status.cause in RAISED
     if not raised or status.since_s is None or not earlier:
         return False
@@ -162,7 +162,7 @@ def awaits_logs(status: Status, earlier: Sequence[CrashRecord], now_s: float) ->
 def awaits_logs_again(
     status: Status, earlier: Sequence[CrashRecord], restart_input: RestartInput
 ) -> bool:
-    """The same of a crash that is announced while the job is being restarted; `earlier` as in `why_hopeless`."""
+    """As `awaits_logs`, for a crash announced during the restart of the job. `earlier` as in `why_hopeless`."""
     verdict = _announced_again(status, restart_input)
     if verdict is None or verdict.kind is not VerdictKind.CRASHED or verdict.cause not in RAISED:
         return False
@@ -186,7 +186,7 @@ def _is_same(first_record: CrashRecord, last_record: CrashRecord) -> bool:
 
 
 def _is_later_start(first_record: CrashRecord, last_record: CrashRecord) -> bool:
-    """True if the job was started again between two crashes: ranks that fail together are one crash."""
+    """True if the job was restarted between two crashes: ranks that fail together are one crash."""
     if first_record.pod_uid == last_record.pod_uid:
         return last_record.start > first_record.start
     return (
@@ -200,7 +200,7 @@ def _at_start(crash: CrashRecord) -> bool:
 
 
 def work_of(status: Status, progress: LoggedProgress) -> LoggedWork | None:
-    """What is known by now of the cost in steps; the same where that is nothing new. What was so at the fault stays."""
+    """Known cost in steps by now; the same object if nothing is new. Values of the time of the fault stay."""
     if status.work is None:
         is_known = progress.step is not None and not status.restarts
         return _work_at_fault(progress) if is_known else None

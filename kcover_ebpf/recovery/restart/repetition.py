@@ -1,4 +1,7 @@
-"""What would repeat what was: a restart that would end as the last one did, and a line that an incident has. Pure."""
+"""Detects repetitions: a restart that would end like the last one, and a timeline line that an incident already has.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ _LEFT = re.compile(r"ended in \d+ s")
 
 
 def why_hopeless(context: RestartContext, last_restart_s: float | None) -> str | None:
-    """Why another restart would end as the last one did: the same crash, or a log that shows no progress since.
+    """Reason why another restart would end like the last one: the same crash, or a log without progress since.
 
-    None while that is not known. `last_restart_s`: None where there was none of late.
+    None while that is not known. `last_restart_s`: unix seconds; None if there was no recent restart.
     """
     reason = repeated_crash.why_hopeless(context.status, context.crashes)
     if reason is not None or last_restart_s is None or not _may_repeat(context.status):
@@ -40,11 +43,11 @@ def _may_repeat(status: Status) -> bool:
 
 
 def is_said_before(old: Status, new: Status, phase: Phase, reason: str) -> bool:
-    """True where verdict, reason and time of the end are those of `old`; seconds that are left are others each time.
+    """True if verdict, reason and end are those of `old`; the number of seconds left is ignored.
 
-    Each word costs a write, and a line of the story. Whether there is an end at all, the reason says: definitions that
-    are older than this controller drop the time when it is written, and who then saw a change in each reading would
-    write without end.
+    Each change costs a write, and a line of the timeline. The reason says whether there is an end at all. CRDs that are
+    older than this controller drop the time of the end when it is written. Without this rule, a controller would then
+    see a change at each read and write endlessly.
     """
     if old.phase is not phase or (old.failure, old.crashes) != (new.failure, new.crashes):
         return False
@@ -57,5 +60,5 @@ def is_said_before(old: Status, new: Status, phase: Phase, reason: str) -> bool:
 
 
 def _acts_at_s(status: Status) -> float | None:
-    """Unix seconds; None where it is never acted on."""
+    """When the verdict is acted on, in unix seconds; None for never."""
     return status.verdict.acts_at_s if status.verdict is not None else None

@@ -1,7 +1,7 @@
-"""The steps that replace all pods of a gang: suspend the job, await the end of the old pods, let the job make new ones.
+"""The steps that replace all pods of a gang: suspend the job, wait for the end of the old pods, resume the job.
 
-Never a kill before the deletion is marked: it would be counted as a failure. Never a new pod before the
-old ones are gone: it would fail the job, or share a device with a rank that still lives.
+No pod is killed before its deletion is marked: that would be counted as a failure. No new pod is created before the old
+ones are gone: it would fail the job, or share a device with a rank that still lives.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def suspend(context: RestartContext) -> Transition:
         return Transition(fail(context, f"the job ended by itself ({top.ended})"))
     if top.target.suspended and top.target.suspended_by == context.mark:
         text = "replace: the job is suspended; waiting for its pods to be deleted"
-        # the order to keep evidence: an agent may see no version of the Incident but the last
+        # the order to save evidence: an agent may see no version of the Incident but the last
         return Transition(replace(context.go(Step.TERMINATE, text), order=context.status.order))
     if top.target.suspended:
         who = top.target.suspended_by or "another client"
@@ -90,7 +90,7 @@ def terminate(context: RestartContext) -> Transition:
 
 
 def shares(pods: Sequence[GangPod]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The pods in several parts, by the label that distinguishes most of them; empty where one request will do."""
+    """The pods in several parts, by the label that distinguishes most of them; empty if one request is enough."""
     wanted = min(len(pods) // PODS_PER_REQUEST, REQUESTS_AT_ONCE)
     common = set.intersection(*(set(pod.pod.labels) for pod in pods)) if pods else set()
     values = {label: sorted({pod.pod.labels[label] for pod in pods}) for label in sorted(common)}
@@ -102,7 +102,7 @@ def shares(pods: Sequence[GangPod]) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def delete(context: RestartContext) -> Transition:
-    """Delete the pods of a kind that makes them again by itself."""
+    """Delete the pods of a kind that recreates them by itself."""
     top = context.world.top
     if top is None:
         return Transition(fail(context, "the job was deleted"))
@@ -156,7 +156,7 @@ def gone(context: RestartContext) -> Transition:
         return Transition(context.go(Step.RELEASE, "replace: another client resumed the job"))
     fresh = [pod for pod in left if pod.is_live]
     if fresh and context.world.top is not None and context.world.top.target is not None:
-        # a controller that was late made another pod before it saw the suspension
+        # a late controller created another pod before it saw the suspension
         return Transition(
             context.go(Step.TERMINATE, f"replace: pod {fresh[0].pod.name} was created late")
         )
@@ -168,7 +168,7 @@ def gone(context: RestartContext) -> Transition:
         return Transition(replace(status, stuck=stuck.ladder(context, left)))
     order = context.status.order
     if order is not None and context.world.now_s >= order.expires_s - ORDER_RENEWED_BEFORE_S:
-        # agents carry out an order once; one that was restarted meanwhile gets another
+        # agents carry out an order once; one that was restarted meanwhile gets another order
         count = context.detail.renewed + 1
         action = context.keep(replace(context.detail, renewed=count))
         status = replace(context.status, action=action)
@@ -178,7 +178,7 @@ def gone(context: RestartContext) -> Transition:
 
 
 def wait_for_stuck(context: RestartContext) -> Transition:
-    """Pods that do not go: climb the ladder, and continue without those that cannot compute any more."""
+    """Pods that do not go: escalate as `stuck` allows, and continue without those that cannot compute any more."""
     left = stuck.left(context)
     if not left or stuck.may_stay(context, left):
         transition = up_again(context)
@@ -191,14 +191,14 @@ def wait_for_stuck(context: RestartContext) -> Transition:
 
 
 def pause(context: RestartContext) -> Transition:
-    """The pause that the policy wants between restarts of one job."""
+    """Wait for the pause that the policy requires between restarts of one job."""
     if context.elapsed_s < context.detail.pause_s:
         return Transition(wake_s=context.detail.pause_s - context.elapsed_s)
     return Transition(context.go(Step.RELEASE, "replace: resuming the job"))
 
 
 def release(context: RestartContext) -> Transition:
-    """Let the job continue, if it is still suspended by us."""
+    """Resume the job, if it is still suspended by us."""
     top = context.world.top
     if top is None:
         return Transition(fail(context, "the job is gone"))
@@ -244,7 +244,7 @@ def back(context: RestartContext) -> Transition:
 
 
 def abandon(context: RestartContext) -> Transition:
-    """The job's own controller does not work: give the job back as it was."""
+    """The job's own controller does not work: resume the job as it was, and fail the restart."""
     top = context.world.top
     if top is not None and top.target is not None and top.target.suspended_by == context.mark:
         return Transition(calls=(Suspension(top.target, suspended=False),), wake_s=CALL_CHECKED_S)
@@ -252,7 +252,7 @@ def abandon(context: RestartContext) -> Transition:
 
 
 def final_stop(context: RestartContext) -> Transition:
-    """A job that crashes again and again under a rule that restarts it for ever: suspend it for good, and say so."""
+    """Suspend for good a job that crashes repeatedly under a rule that restarts it endlessly, and report that."""
     top = context.world.top
     if top is None or top.ended:
         return Transition(fail(context, f"the job is {top.ended if top else 'gone'}"))
@@ -269,7 +269,7 @@ def final_stop(context: RestartContext) -> Transition:
 
 
 def up_again(context: RestartContext) -> Transition:
-    """What follows once none of the old pods blocks a new one."""
+    """The next step once none of the old pods blocks a new one."""
     top = context.world.top
     if top is None or top.target is None:
         return Transition(
@@ -288,7 +288,7 @@ def _let_go(context: RestartContext) -> bool:
 
 
 def cordon(context: RestartContext) -> tuple[Cordon, ...]:
-    """The node that new pods are to avoid."""
+    """Cordon of the node that new pods are to avoid; empty if there is none."""
     node = context.detail.elsewhere
     if not node:
         return ()

@@ -1,7 +1,7 @@
-"""What is done for the work of a job before its ranks are ended: all of it by policy, and within its bounds. Pure.
+"""Protects the work of a job before its ranks are ended, as far as the policy allows. Pure.
 
-Healthy ranks may be asked by a signal to save, a checkpoint that one of them is writing is awaited, and where a fault
-is only inferred, work that was not saved is worth some patience. Checkpoints are known from the logs of containers.
+Healthy ranks may be asked by a signal to save; a checkpoint that a rank is writing is awaited; and if a fault is only
+inferred, unsaved work justifies some patience. Checkpoints are known from the logs of containers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kcover_ebpf.tunables.recovery import SAVE_CHECKED_S
 
 _MOST_REASON = 1024
 _PHASES = frozenset({"checkpoint", "save", "saving"})
-"""As programs call a phase that they announce (hints/)."""
+"""Names of announced phases in which a program saves a checkpoint (hints/)."""
 
 
 def first(
@@ -45,7 +45,7 @@ def first(
 
 
 def wait(context: RestartContext) -> Transition:
-    """Until the checkpoint is complete, or its time is over; then the restart begins."""
+    """Wait until the checkpoint is complete, or its time is over; then the restart begins."""
     if _is_over(context):
         text = "a rank saved, and the ranks make progress again: nothing was ended"
         return Transition(context.go(Step.DONE, text, Phase.OBSERVED))
@@ -61,7 +61,7 @@ def wait(context: RestartContext) -> Transition:
 
 
 def why_not_yet(context: RestartContext) -> str | None:
-    """Why an inferred fault is given more silence; None where too little work would be lost, or none is known of."""
+    """Reason for more patience with an inferred fault; None if too little work would be lost, or that is unknown."""
     gang_verdict, bound_s = context.world.gang_verdict, context.policy.save.unsaved_seconds
     if gang_verdict is None or gang_verdict.verdict.certainty is not Certainty.INFERRED:
         return None
@@ -80,7 +80,7 @@ def why_not_yet(context: RestartContext) -> str | None:
 
 
 def _why_save(context: RestartContext) -> str | None:
-    """What is awaited before the ranks are ended; None where nothing is."""
+    """Reason to wait before the ranks are ended; None if there is none."""
     policy = context.policy.save
     if not policy.seconds:
         return None
@@ -97,13 +97,13 @@ def _why_save(context: RestartContext) -> str | None:
 
 
 def _spared(context: RestartContext) -> tuple[str, ...]:
-    """Pods (uids) whose ranks are not healthy."""
+    """Uids of pods whose ranks are not healthy."""
     culprit = context.status.culprit
     return (culprit.pod_uid,) if culprit is not None and culprit.pod_uid else ()
 
 
 def _saving_pod(context: RestartContext) -> str | None:
-    """A pod that is writing a checkpoint by its log; that of the culprit does not count, for it may be the fault."""
+    """Name of a pod that is writing a checkpoint by its log; the culprit's may itself be the fault and is ignored."""
     if context.status.cause is Cause.STORAGE:
         return None
     live = {pod.pod.uid: pod.pod.name for pod in context.world.live}
@@ -116,7 +116,7 @@ def _saving_pod(context: RestartContext) -> str | None:
 
 
 def _is_saving(log: ContainerLog, late_s: float, most_s: float) -> bool:
-    """What was begun longer ago is not believed to be under way: it was never said to be complete."""
+    """True if a save has begun recently; an older one was never reported complete and does not count as running."""
     phase, progress = log.phase, log.progress
     if phase is not None and phase.name.lower() in _PHASES and not phase.refused:
         return phase.left_s > late_s
@@ -125,7 +125,7 @@ def _is_saving(log: ContainerLog, late_s: float, most_s: float) -> bool:
 
 
 def _why_ended(context: RestartContext) -> str | None:
-    """Why no checkpoint is awaited any more; None while one is."""
+    """Reason why no checkpoint is awaited any more; None while one is."""
     began_s, signal = context.action.started_s, context.policy.save.signal
     if any(at_s >= began_s for at_s in _complete_s(context)):
         return "a checkpoint is complete"
@@ -138,7 +138,7 @@ def _why_ended(context: RestartContext) -> str | None:
 
 
 def _signalled(context: RestartContext) -> dict[str, int]:
-    """By node that has answered, how many ranks got the signal."""
+    """Node -> number of ranks that got the signal, for nodes that have answered."""
     order = context.order_id(Verb.SAVE)
     return {
         seen.report.node: ack.processes or 0
@@ -149,7 +149,7 @@ def _signalled(context: RestartContext) -> dict[str, int]:
 
 
 def _complete_s(context: RestartContext) -> Iterator[float]:
-    """When checkpoints were said to be complete; unix seconds."""
+    """Times at which checkpoints were reported complete; unix seconds."""
     for log, late_s in _logs(context):
         age_s = log.progress.checkpoint_age_s if log.progress is not None else None
         if age_s is not None:
@@ -157,7 +157,7 @@ def _complete_s(context: RestartContext) -> Iterator[float]:
 
 
 def _logs(context: RestartContext) -> Iterator[tuple[ContainerLog, float]]:
-    """The logs of all containers, and seconds since their reports were made."""
+    """The logs of all containers, each with the seconds since its report was made."""
     for received in context.world.reports:
         late_s = received.since_made_s(context.world.now_s)
         for log in received.report.logs:
@@ -165,7 +165,7 @@ def _logs(context: RestartContext) -> Iterator[tuple[ContainerLog, float]]:
 
 
 def _is_over(context: RestartContext) -> bool:
-    """True if the fault is over. Not where ranks were asked to save: what they do then is no progress."""
+    """True if the fault is over. False if ranks were asked to save: what they do then is no progress."""
     gang_verdict = context.world.gang_verdict
     if context.policy.save.signal is not None or context.status.cause is Cause.REQUESTED:
         return False

@@ -1,4 +1,4 @@
-"""The steps of a restart: which follows which and why, and what an incident remembers between them. Pure."""
+"""The steps of a restart: the order of steps with its reasons, and the detail that an incident keeps. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kcover_ebpf.dataclass import dataclass
 
 
 class Step(Enum):
-    """What a restart waits for; the word is `status.action.step` of an Incident."""
+    """The condition that a restart waits for; the value is `status.action.step` of an Incident."""
 
     SAVE = "Save"
     STOP = "Stop"
@@ -148,47 +148,47 @@ def _flag(value: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RestartDetail:
-    """What one attempt at a restart remembers; written as text, by key, into `status.action.detail`."""
+    """State of one restart attempt between passes; written as text, by key, into `status.action.detail`."""
 
     pods: int = 0
-    """So many there were."""
+    """Number of pods before the restart; 0 if unknown."""
     before_s: float | None = None
-    """Unix seconds: pods created from then on are of the next start; None: after all that are there now."""
+    """Unix seconds: pods created from then on belong to the next start; None: after all present ones."""
     restarts: str = ""
     """Restart counts before the kill (`machine.baseline`)."""
     grace_s: float = 30.0
-    """Longest grace period of its pods."""
+    """Longest grace period of its pods, in seconds."""
     pause_s: float = 0.0
-    """Pause that the policy wants before the job is resumed."""
+    """Pause in seconds that the policy requires before the job is resumed."""
     elsewhere: str = ""
-    """Node that the new pods are to avoid; empty for none."""
+    """Node that the new pods should avoid; empty for none."""
     version: int = 0
     """Volcano's count of restarts before ours."""
     why: str = ""
-    """Why the stop was taken back."""
+    """Reason why the stop was undone."""
     returned_s: float = 0.0
-    """Unix seconds: all pods were running again."""
+    """Unix seconds at which all pods were running again."""
     crashed_s: float = 0.0
     """Unix seconds of the crash after which the kubelets restart the gang."""
     renewed: int = 0
-    """Times that the order to kill was given anew."""
+    """Number of times that the order to kill was renewed."""
     is_slow: bool = False
-    """It was reported that the new pods take long."""
+    """True once it was reported that the new pods take long."""
     moved: str = ""
-    """Pods (uids) that move while the others restart in place."""
+    """Uids of pods that move while the others restart in place, separated by spaces."""
     services: str = ""
-    """Services that published their addresses."""
+    """Names of Services that published the addresses of the moved pods."""
     run_s: float = 0.0
-    """Unix seconds at which the newest pod of the run was made that is being ended."""
+    """Unix seconds at which the newest pod of the ended run was created."""
 
     @property
     def moved_uids(self) -> frozenset[str]:
-        """The same as a set."""
+        """The uids in `moved` as a set."""
         return frozenset(self.moved.split())
 
     @classmethod
     def read(cls, words: Mapping[str, str]) -> RestartDetail:
-        """The detail of an action; keys of other versions are passed over."""
+        """The detail of an action; keys of other versions are ignored."""
         values = {name: FORMS[name] for name in cls.__dataclass_fields__}
         return cls(
             **{
@@ -199,7 +199,7 @@ class RestartDetail:
         )
 
     def words(self) -> dict[str, str]:
-        """What differs from the defaults, as text."""
+        """The values that differ from the defaults, as text."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         defaults = {field.name: field.default for field in fields(self)}
         return {
@@ -211,7 +211,7 @@ class RestartDetail:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How one field is written: its key, and both ways between text and value."""
+    """Text form of one field: its key, and the conversions between text and value."""
 
     key: str
     read: Callable[[str], Any]
@@ -240,4 +240,4 @@ FORMS: Mapping[str, Form] = {
     "services": Form("services", str, str),
     "run_s": Form("run", float, _seconds),
 }
-"""Keys and texts are read by controllers of other versions: they stay as they are."""
+"""Keys and texts are read by controllers of other versions and must not change."""

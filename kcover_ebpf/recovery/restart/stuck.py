@@ -1,7 +1,7 @@
-"""Pods that were deleted and do not go: what is known of each, and how far one may go without them. Pure.
+"""Pods that were deleted and do not go: what is known of each, and how far a restart may continue without them. Pure.
 
-The ladder: their grace period; the node is cordoned and the job continues elsewhere; they are deleted by force.
-Whatever is done, no second rank computes beside one that may still: that it cannot has to be proven first.
+The escalation: wait for their grace period; cordon the node and continue the job elsewhere; delete them by force. In
+every case, no second rank may compute while the first one still may: that it cannot has to be proven first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FENCE = "kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdo
 
 
 def left(context: RestartContext) -> list[GangPod]:
-    """Old pods whose objects are there; not those that the job continued beside once already."""
+    """Old pods whose objects exist, without those that the job has already continued without."""
     suspendable = context.world.top is not None and context.world.top.target is not None
     earlier = gang_pods.earlier(context.world.pods, context.detail.run_s)
     pods = [pod for pod in context.world.pods if pod.pod.uid not in earlier]
@@ -32,7 +32,7 @@ def left(context: RestartContext) -> list[GangPod]:
 
 
 def may_stay(context: RestartContext, pods: Sequence[GangPod]) -> bool:
-    """True if the job can continue beside these pods: they are harmless, and no new one needs their names."""
+    """True if the job can continue while these pods exist: they are harmless, and no new one needs their names."""
     return _frees_names(context) and all(_is_harmless(context, pod) for pod in pods)
 
 
@@ -44,7 +44,8 @@ def _frees_names(context: RestartContext) -> bool:
 def _is_harmless(context: RestartContext, pod: GangPod) -> bool:
     """True if nothing that the pod did can take effect any more.
 
-    What hangs in a write to storage is killed, and the write may still be done once the storage answers again.
+    A process that hangs in a write to storage was killed, but its write may still be done once the storage answers
+    again.
     """
     if pod.pod.ended or pod.pod.node in context.world.fenced:
         return pod.is_leaving
@@ -52,13 +53,12 @@ def _is_harmless(context: RestartContext, pod: GangPod) -> bool:
 
 
 def is_proven(context: RestartContext, pod: GangPod) -> bool:
-    """True if no rank of the pod can continue computing beside the one that takes its place.
+    """True if no rank of the pod can continue computing while its replacement does.
 
-    Its containers have ended; or the agent there, which is heard, reports of this pod that none of its processes
-    computes any more (what is in state D with a SIGKILL pending does nothing); or the node is marked to be out of
-    service. Whether its kubelet answers does not matter: one that is down starts nothing, and begins with what the API
-    server says. A node that is only out of reach may run the rank for hours, and an order that was refused has killed
-    nothing.
+    Its containers have ended; or the live agent there reports that none of the pod's processes computes any more (a
+    process in state D with a pending SIGKILL does nothing); or the node is marked out of service. Whether its kubelet
+    answers does not matter: one that is down starts nothing, and begins with the API server's state. A node that is
+    only unreachable may run the rank for hours, and an order that was refused has killed nothing.
     """
     node = pod.pod.node
     if not pod.is_leaving:
@@ -79,7 +79,7 @@ def _is_killed(context: RestartContext, pod: GangPod) -> bool:
 
 
 def calls(context: RestartContext, pods: Sequence[GangPod]) -> tuple[Cordon | Delete, ...]:
-    """Cordon the nodes of what cannot be killed; delete by force only where the policy says so, and it is safe."""
+    """Cordon the nodes of pods that cannot be killed; delete by force only if the policy allows it and it is safe."""
     made: list[Cordon | Delete] = []
     nodes = sorted({pod.pod.node for pod in _unkillable(context, pods)})
     if nodes:
@@ -92,12 +92,12 @@ def calls(context: RestartContext, pods: Sequence[GangPod]) -> tuple[Cordon | De
 
 
 def _unkillable(context: RestartContext, pods: Sequence[GangPod]) -> list[GangPod]:
-    """Pods that still run although their kubelet, which answers, had all the time to end them."""
+    """Pods that still run although their kubelet, which answers, had enough time to end them."""
     return [pod for pod in pods if not pod.pod.ended and pod.pod.node in context.world.ready]
 
 
 def ladder(context: RestartContext, pods: Sequence[GangPod]) -> tuple[StuckPod, ...]:
-    """What is known of each pod, and what comes next for it."""
+    """The state of each pod, and the next step for it."""
     return tuple(_rung(context, pod) for pod in pods[:_MOST_STUCK])
 
 
@@ -156,7 +156,7 @@ def _next(context: RestartContext, pod: GangPod, state: StuckState) -> str:
 
 
 def why_left(context: RestartContext, pods: Sequence[GangPod]) -> str:
-    """The same of all of them, in one line."""
+    """The state of all of them, in one line."""
     alive = _unkillable(context, pods)
     lost = [pod for pod in pods if not pod.pod.ended and pod not in alive]
     kept = [pod for pod in pods if pod.pod.ended]
