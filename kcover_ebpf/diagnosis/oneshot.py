@@ -184,9 +184,7 @@ def since_the_loss(job: Job, current_finding: Finding) -> Finding:
         return current_finding
     text = f"no byte has reached any rank for {(job.now_ns - last_ns) / NS:.1f} s"
     others = (
-        other_evidence
-        for other_evidence in current_finding.evidence
-        if other_evidence.kind is not EvidenceKind.TIME
+        sentence for sentence in current_finding.evidence if sentence.kind is not EvidenceKind.TIME
     )
     evidence = (*others, Evidence(EvidenceKind.TIME, text))
     return replace(current_finding, since_ns=last_ns, evidence=evidence)

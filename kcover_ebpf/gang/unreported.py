@@ -85,8 +85,7 @@ def _ended(pod: Pod) -> Iterator[_Ended]:
         # the kubelet restarts a whole pod at once
         at_s = container.started_s if end.reason == _WHOLE_POD else end.time_s
         ended = None if at_s is None else _Ended(pod, end, at_s)
-        # a container that ends at once has started no rank; whoever drains its node sends it
-        # SIGTERM
+        # a container that ends at once has started no rank; the drain of a node sends SIGTERM
         if (
             ended
             and ended.signal not in _REQUESTED

@@ -1,1 +1,1 @@
-"""What is said of a job, for the wire and the judge alike: verdicts, snapshots of ranks, their states."""
+"""The vocabulary of a judgement, for the wire and the judge: verdicts, snapshots of ranks, their states."""

@@ -44,7 +44,7 @@ def counts_of(seen: CollectivesSeen, now_ns: int) -> CollectiveCounts:
 
 @dataclass(frozen=True, slots=True)
 class Recordings:
-    """What the flight recorders of a job's ranks hold. A pid is that of the reporting node."""
+    """Content of the flight recorders of a job's ranks. A pid is that of the reporting node."""
 
     age_s: float
     """Seconds since the recorders were asked."""

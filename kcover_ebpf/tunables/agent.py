@@ -254,7 +254,8 @@ DRILL_POLL_S = 0.1
 DRILL_USE_S = 2.0
 """Seconds for which a drill measures the CPU time of a pod before it restricts it to a part of that. Chosen."""
 DRILL_SLOW_SHARE = 1 / 3
-"""That part: a rank that computes all the time is then three times as slow, which is never noise. Chosen."""
+"""Share of its CPU time that a drill leaves to a pod: a rank that computes all the time is then three times as slow,
+which is never noise. Chosen."""
 DRILL_PRINTS_S = 1.0
 """Seconds after which a log that does not take a line is not read. Chosen."""
 DRILL_NOTE_TAKEN_S = 10.0

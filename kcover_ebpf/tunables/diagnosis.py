@@ -301,7 +301,7 @@ of a quick job."""
 LEFT_BEFORE_NS = 10 * NS
 """Nanoseconds before a failure within which a rank may have left to be its reason, at least."""
 LEFT_BEFORE_STEPS = 1.5
-"""The same period in multiples of the job's longest gap: the peers notice at their next collective."""
+"""Factor on the job's longest gap, an alternative to `LEFT_BEFORE_NS`: peers notice at their next collective."""
 LOADER_MISSED_NS = 10 * NS
 """Nanoseconds of progress after its loader died that show that a rank does without it: prefetched data is used up by
 then."""
@@ -334,7 +334,7 @@ STARVED_SHARE = 0.5
 CALM_AFTER_NS = 30 * NS
 """Nanoseconds of age from which on a suspicion is observed less closely: what lasts changes slowly."""
 CALM_UNTRAINED_NS = 12 * NS
-"""The same for a job that never trained: it is starting, or is none at all. The first verdicts come after 8 s of
+"""As `CALM_AFTER_NS`, for a job that never trained: it starts, or is none at all. The first verdicts come after 8 s of
 silence."""
 READING_PERIOD_NS = 200_000_000
 """Nanoseconds between two readings of one thread, at least: every pass of a suspicious job."""
@@ -349,7 +349,7 @@ READINGS_REPEATED = 4
 """Further readings in one pass (0.14 ms each) of threads that wait in the same state and call. They take turns, and
 what a second reading shows of one it shows of all."""
 READINGS_REPEATED_CALMLY = 1
-"""The same while the sampler runs at its regular period."""
+"""As `READINGS_REPEATED`, while the sampler runs at its regular period."""
 UNTRAINED_EASE_PART = 6
 """A job that never trained and is only silent cannot be judged before 8 s, and changes slowly afterwards. The pause
 between two passes is the age of that suspicion divided by this."""

@@ -128,7 +128,7 @@ NODE_JOB_RULES = 64
 """Different job rules applied to the logs of one node: each pattern may take 256 KiB of the reader, which has 48 MiB.
 Chosen."""
 NAMESPACE_JOB_RULES = 32
-"""Of those, the rules of one namespace: four policies with eight each leave room for another namespace. Chosen."""
+"""Different job rules of one namespace: four policies with eight each leave room for another namespace. Chosen."""
 LONGEST_PHASE_S = 3600.0
 """Seconds of the longest phase that a program may announce (`kcover: phase NAME up to T s`), unless the operator allows
 more: it would hide a hang for as long. Chosen; an evaluation or a conversion of a checkpoint takes less."""

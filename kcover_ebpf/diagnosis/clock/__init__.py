@@ -1,1 +1,1 @@
-"""How long a job may be silent: what it learned while healthy, when a stall begins, how sure is sure enough."""
+"""Time and certainty: learned silences, stalls, stragglers, and when a finding is certain enough to act."""

@@ -57,7 +57,7 @@ def certainty_of(
     kind: VerdictKind, cause: Cause, culprit: Culprit | None, evidence: Iterable[Evidence]
 ) -> Certainty | None:
     """The certainty, given by the kind of evidence that does not depend on time; None if nothing is wrong."""
-    kinds = {other_evidence.kind for other_evidence in evidence}
+    kinds = {sentence.kind for sentence in evidence}
     if kind in (VerdictKind.WORKING, VerdictKind.SLOW):
         return None
     if kind is VerdictKind.UNKNOWN or EvidenceKind.APART in kinds:

@@ -162,13 +162,13 @@ class JobProgress:
             return
         self._first_stall_s = self._by_arrivals(ranks, expected)
         cadences = [self._cadences[pid] for pid in ranks]
-        moved = all(other_cadence.sign_count >= TRAINING_SIGNS for other_cadence in cadences)
+        moved = all(cadence.sign_count >= TRAINING_SIGNS for cadence in cadences)
         if len(ranks) >= (expected or 1):
             self._talked = self._all_talked(ranks, now_ns)
         elif now_ns - self.last_joined_ns < self._policy.start_grace_s * NS:
             return
         else:
-            moved = moved and all(_recent(other_cadence, now_ns) for other_cadence in cadences)
+            moved = moved and all(_recent(cadence, now_ns) for cadence in cadences)
         # moves are the weaker sign: ranks that load their libraries move too, and start-up lasts
         # until they exchange data
         if self._talked or (moved and not self.trained):

@@ -116,9 +116,7 @@ def levelled(snapshot: JobSnapshot) -> JobSnapshot:
 
 def explained(snapshot: JobSnapshot, finding: Finding) -> Finding:
     """The finding with the position of the odd rank, if all were read and one is odd."""
-    is_said = any(
-        other_evidence.kind is EvidenceKind.OUTLIER for other_evidence in finding.evidence
-    )
+    is_said = any(sentence.kind is EvidenceKind.OUTLIER for sentence in finding.evidence)
     if finding.kind not in EXPLAINED or is_said:
         return finding
     odd = odd_one({pid: rank_snapshot.python for pid, rank_snapshot in snapshot.ranks.items()})

@@ -82,7 +82,7 @@ def _ignored(snapshot: JobSnapshot, compared_snapshot: JobSnapshot) -> list[str]
             if rank.effort is effort and compared_snapshot.processes[pid].effort is None
         ]
         if dropped:
-            found.append(f"no work: {text} of {_named(dropped)}, as beside the waits of the others")
+            found.append(f"no work: {text} of {_named(dropped)}, as during the waits of the others")
     monitors = [
         rank
         for rank in snapshot.processes.values()

@@ -1,1 +1,1 @@
-"""What was announced: exits, signals, memory, devices, and ranks that never came. It needs no waiting."""
+"""Announced failures: exits, signals, memory, devices, and ranks that never came. They need no waiting."""

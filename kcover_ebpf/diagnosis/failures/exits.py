@@ -51,9 +51,9 @@ def judge_failure(
     first = _first(announcements.failures, views)
     process_history = views[first.pid]
     ranks = {
-        pid: other_process
-        for pid, other_process in views.items()
-        if other_process.membership and other_process.membership.role is Role.RANK
+        pid: rank
+        for pid, rank in views.items()
+        if rank.membership and rank.membership.role is Role.RANK
     }
     alive = [pid for pid, rank in ranks.items() if rank.exit is None]
     if whole and not alive and _ended_from_outside(announcements, ranks, views):

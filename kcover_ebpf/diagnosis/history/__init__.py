@@ -1,1 +1,1 @@
-"""What each thread, process and connection of a job did over time, and what it always does. No judgement."""
+"""Activity of each thread, process and connection of a job over time, and its habits. No judgement."""

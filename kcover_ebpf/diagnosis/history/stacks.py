@@ -20,7 +20,7 @@ def similarity(stack: Stack, other_stack: Stack) -> float:
     return len(left & right) / len(left | right) if left or right else 0.0
 
 
-# what every wait goes through, whoever called it
+# libraries that every wait goes through, whatever called them
 PLUMBING = ("libc.", "libc-", "libpthread", "libstdc++", "ld-", "[vdso]", "python", "libpython")
 
 

@@ -207,7 +207,7 @@ def _context(
     kept = {EvidenceKind.STACK, EvidenceKind.EDGE}
     return (
         *texts,
-        *(other_evidence for other_evidence in finding.evidence if other_evidence.kind in kept),
+        *(sentence for sentence in finding.evidence if sentence.kind in kept),
     )
 
 

@@ -1,1 +1,1 @@
-"""Who belongs to a job: which process is which rank, who started whom, who holds the other end of what."""
+"""Membership in a job: the rank of each process, its parents and children, and the far ends of its files."""

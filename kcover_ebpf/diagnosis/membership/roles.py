@@ -161,7 +161,7 @@ def _assign(
         numbered = {pid: (place_of(process.rank_environ), None) for pid, process in by_pid.items()}
     above = ancestors(chosen, by_pid) - chosen.keys()
     roles: dict[Pid, Membership] = {}
-    order = sorted(by_pid, key=lambda other_pid: _depth(other_pid, by_pid))
+    order = sorted(by_pid, key=lambda pid: _depth(pid, by_pid))
     for pid in heirs(above, order, by_pid):
         numbered[pid] = None, None
     for pid in order:

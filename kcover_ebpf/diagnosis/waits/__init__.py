@@ -1,1 +1,1 @@
-"""What one process does or waits for at a moment, from its calls, its files and the threads around it."""
+"""Classifies what one process does or waits for, from its calls, its files and the threads around it."""

@@ -30,7 +30,7 @@ def ended_of(method: KindMethod, raw: Mapping[str, Any]) -> str | None:
 def counts_restarts(method: KindMethod, raw: Mapping[str, Any], pods: Sequence[GangPod]) -> bool:
     """True if the controller of a job counts restarts of containers of these pods, or reacts to them."""
     if at(raw, path("spec.failurePolicy.restartStrategy")) == "InPlaceRestart":
-        return True  # a JobSet that does so by itself (KEP-467) fails after maxRestarts, whoever asked for them
+        return True  # a JobSet that does so by itself (KEP-467) fails after maxRestarts, whatever caused them
     if method.deletes_ended and any(pod.restart_policy == "Never" for pod in pods):
         return True
     counted = any(pod.restart_policy != "Never" for pod in pods)

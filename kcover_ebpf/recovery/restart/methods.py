@@ -197,7 +197,7 @@ def pointer(text: str) -> tuple[str, ...]:
 
 
 def at(value: object, keys: tuple[str, ...]) -> object:
-    """What lies at a path of nested mappings; None where a key is missing or nothing can be entered."""
+    """The value at a path of nested mappings; None if a key is missing, or a value on the path is no mapping."""
     for key in keys:
         if not isinstance(value, Mapping):
             return None

@@ -42,9 +42,7 @@ def with_logs(status: Status, restart_input: RestartInput) -> Status:
     known = [crash for crash in status.crashes if _key(crash) not in no_bugs]
     crashes = _updated(known, (*evidence.crashes, *again.crashes))
     # described once, as at the fault; lines for which there is no room are not new in each pass
-    is_described = any(
-        other_evidence.kind is EvidenceKind.LOG for other_evidence in status.evidence
-    )
+    is_described = any(sentence.kind is EvidenceKind.LOG for sentence in status.evidence)
     room = max(0, _MOST_EVIDENCE - len(status.evidence))
     lines = () if is_described else evidence.evidence[:room]
     is_known = status.failure not in (None, FailureClass.UNKNOWN)

@@ -111,6 +111,6 @@ def test_control_group__the_graph_says_who_waits_for_whom_and_what_does_not_coun
     assert verdict is not None
     assert verdict.graph == (
         "ranks 0, 1, 3 -> collective -> rank 2 -> another thread of it -> none known",
-        "no work: side threads that compute of ranks 0, 1, 2, 3, as beside the waits of the others",
+        "no work: side threads that compute of ranks 0, 1, 2, 3, as during the waits of the others",
         "no work: rank 4 sleeps as it always did",
     )
