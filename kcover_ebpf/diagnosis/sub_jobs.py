@@ -170,7 +170,7 @@ def _of_part(finding: Finding, sub_job: SubJob, well: list[str]) -> Finding:
     text = f"it is the sub-job {sub_job.name}, which is connected to no other"
     found = Evidence(EvidenceKind.EDGE, text)
     if well and finding.kind is not VerdictKind.SLOW:
-        text += f"; ending it would also end: that {', that '.join(well)}"
+        text += f"; ending it would also end what continues: that {', that '.join(well)}"
         found = Evidence(EvidenceKind.APART, text)
     return replace(finding, evidence=(*finding.evidence, found))
 

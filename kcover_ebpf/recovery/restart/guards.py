@@ -1,8 +1,8 @@
 """From the verdict on a job to what is done about it: the guards, in the order in which they are asked.
 
-Evidence: stable and certain enough, no report missing, no framework that may repair the fault (`_too_little`).
-Permission: armed, no dry run, the policy allows a restart (`_why_observed`). Use: no repeated crash, a method, a budget
-(`_restart`). Time: approval, breaker, the namespace's share, back-off (`_why_wait`). The first that objects decides.
+First the evidence: stable, certain enough, no report missing, nothing left to a framework (`_too_little`). Then whether
+one may act: armed, no dry run, allowed by the policy (`_why_observed`). Then whether a restart would help and a method
+and a budget exist (`_restart`). Last the time: approval, breaker, back-off (`_why_wait`). The first objection decides.
 """
 
 from __future__ import annotations
