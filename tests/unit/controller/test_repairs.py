@@ -164,7 +164,7 @@ def test_plan__is_bounded_over_all_nodes() -> None:
     assert repair.plan(ours, [ours], limits, NodeActions(), NOW_S).repair is not None
     now = repair.noted_attempts([repair.RepairAttempt(RepairStep.REBOOT, NOW_S - 60)])
     busy = repair.plan(ours, [ours, node("b", now)], limits, NodeActions(), NOW_S)
-    assert "as many nodes" in busy.reason
+    assert "limit of nodes in repair" in busy.reason
     before = repair.noted_attempts(
         [repair.RepairAttempt(RepairStep.REBOOT, NOW_S - REPAIR_SETTLE_S - 1)]
     )
@@ -254,7 +254,7 @@ def test_plan__a_node_that_is_drained_counts_as_being_repaired() -> None:
     note = {repair.DRAINED: rfc3339.to_text(NOW_S - 60)}
     drained = replace(drained, annotations={**drained.annotations, **note})
     found = repair.plan(ours, [ours, drained], limits, NodeActions(), NOW_S)
-    assert "as many nodes" in found.reason
+    assert "limit of nodes in repair" in found.reason
     assert repair.plan(drained, [ours, drained], limits, NodeActions(), NOW_S).repair is not None
 
 
