@@ -54,8 +54,8 @@ def judge_wait(
 
     `began_ns`: when it last did something else; a thread that polls entered its present call a moment ago.
 
-    The family of the system call decides, then the kinds of its files. A call that only certain processes can end names
-    them in `waits_for`. A call that no process of the job can end is OUTSIDE, or has a service as its reason.
+    The family of the system call decides, then the kinds of its files. Processes of the job that can end the wait are in
+    `waits_for`; OUTSIDE means that a program outside of the job can end it.
     """
     reading = readings[-1] if readings else None
     family = context.table.family(sample.syscall)
