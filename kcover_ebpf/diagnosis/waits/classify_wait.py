@@ -54,7 +54,7 @@ def judge_wait(
 
     `began_ns`: when it last did something else; a thread that polls entered its present call a moment ago.
 
-    The family of the system call decides, then the kinds of its files. Processes of the job that can end the wait are in
+    The family of the system call decides, then the kinds of its files. Processes of the job that can end it are in
     `waits_for`; OUTSIDE means that a program outside of the job can end it.
     """
     reading = readings[-1] if readings else None
