@@ -221,7 +221,7 @@ class Announcements:
 def is_by_launcher(
     process_exit: ProcessExit, announcements: Announcements, views: Mapping[Pid, ProcessHistory]
 ) -> bool:
-    """True if its own launcher killed it without having been told to end itself."""
+    """True if its own launcher killed it without having been asked to end itself."""
     sent = announcements.signals.get(process_exit.pid)
     if sent is None or sent.signal != process_exit.signal or sent.sender_pid == process_exit.pid:
         return False
