@@ -1,3 +1,4 @@
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -6,6 +7,7 @@ import pytest
 from kcover_ebpf.kernel.probes import FAMILIES, costly
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
+from testbed.skips import ROOT
 
 from .order_bench import Bench
 from .pods import kubelet_root
@@ -42,3 +44,14 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
                 leader.wait()
                 assert leader.stdout is not None
                 leader.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def nccl_stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A shared library with NCCL's entry points that needs no GPU: testbed/faults/nccl.c, compiled."""
+    path = tmp_path_factory.mktemp("nccl") / "libnccl.so.2"
+    source = ROOT / "testbed/faults/nccl.c"
+    subprocess.run(
+        ["gcc", "-O1", "-shared", "-fPIC", "-o", str(path), str(source)], check=True, timeout=60
+    )
+    return path

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -19,23 +18,12 @@ from kcover_ebpf.collectives.nccl.tables import Tables
 from kcover_ebpf.host import capabilities
 from kcover_ebpf.ids import Pid
 from testbed.skips import ROOT
-from tests.kernel.command import PYTHON, impatient, run
+from tests.kernel.command import PYTHON
 from tests.kernel.helpers import FIRINGS, Running
 from tests.waiting import until
 
 pytestmark = pytest.mark.needs("root", "bpf", "gcc")
 REAL = ROOT / ".bench/nccl/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2"
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stub."""
-    path = tmp_path_factory.mktemp("nccl") / "libnccl.so.2"
-    source = ROOT / "testbed/faults/nccl.c"
-    subprocess.run(
-        ["gcc", "-O1", "-shared", "-fPIC", "-o", str(path), str(source)], check=True, timeout=60
-    )
-    return path
 
 
 @pytest.fixture
@@ -79,10 +67,10 @@ def count(probes: NcclProbes, *callers: Caller) -> None:
     """Begin to count them."""
 
     def have_come() -> bool:
-        for other_caller in callers:
-            probes.attach(other_caller.pid)
+        for caller in callers:
+            probes.attach(caller.pid)
         probes.collect()
-        return all(probes.attempt(item.pid) for item in callers)
+        return all(probes.attempt(caller.pid) for caller in callers)
 
     until(have_come, "the probes to be attached")
     for caller in callers:
@@ -97,13 +85,13 @@ def open_count() -> int:
 
 def launched(probes: NcclProbes, *callers: Caller) -> list[Launched]:
     found = probes.read([caller.pid for caller in callers]).launched
-    return sorted(found, key=lambda other_launched: (other_launched.pid, other_launched.birth.size))
+    return sorted(found, key=lambda item: (item.pid, item.birth.size))
 
 
 def test_every_call_is_counted_once_and_for_its_own_process(
-    probes: NcclProbes, start: Start, library: Path
+    probes: NcclProbes, start: Start, nccl_stub: Path
 ) -> None:
-    one, other, uncounted = start(library), start(library), start(library)
+    one, other, uncounted = start(nccl_stub), start(nccl_stub), start(nccl_stub)
     count(probes, one, other)
     for rank, caller in enumerate((one, other, uncounted)):
         caller.does(f"init world {rank} 3", f"ncclAllReduce {FIRINGS + rank}", "ncclReduce 2")
@@ -111,9 +99,7 @@ def test_every_call_is_counted_once_and_for_its_own_process(
     assert first.counts == {"AllReduce": FIRINGS, "Reduce": 2}
     assert second.counts == {"AllReduce": FIRINGS + 1, "Reduce": 2}
     assert first.birth.identity == second.birth.identity != 0
-    assert [
-        (other_launched.birth.size, other_launched.birth.rank) for other_launched in (first, second)
-    ] == [(3, 0), (3, 1)]
+    assert [(item.birth.size, item.birth.rank) for item in (first, second)] == [(3, 0), (3, 1)]
     assert probes.totals() == {one.pid: FIRINGS + 2, other.pid: FIRINGS + 3}
 
 
@@ -121,55 +107,49 @@ def test_every_call_is_counted_once_and_for_its_own_process(
     "kind", ["ncclCommInitRank", "ncclCommInitRankConfig", "ncclCommInitRankScalable"]
 )
 def test_a_communicator_is_known_before_it_is_used(
-    probes: NcclProbes, start: Start, library: Path, kind: str
+    probes: NcclProbes, start: Start, nccl_stub: Path, kind: str
 ) -> None:
-    one = start(library)
+    one = start(nccl_stub)
     count(probes, one)
     one.does(f"init first 5 8 {kind}", f"init second 2 4 {kind}")
     births = {(birth.size, birth.rank) for _, birth in probes.read([one.pid]).waiting}
     assert births == {(8, 5), (4, 2)}
     one.does("ncclAllGather 3")
     found = probes.read([one.pid])
-    assert [
-        (other_launched.birth.size, other_launched.counts) for other_launched in found.launched
-    ] == [(4, {"AllGather": 3})]
+    assert [(item.birth.size, item.counts) for item in found.launched] == [(4, {"AllGather": 3})]
     assert [birth.size for _, birth in found.waiting] == [8]
 
 
 def test_the_ways_to_make_a_communicator_agree_about_its_identity(
-    probes: NcclProbes, start: Start, library: Path
+    probes: NcclProbes, start: Start, nccl_stub: Path
 ) -> None:
-    callers = [start(library) for _ in range(3)]
+    callers = [start(nccl_stub) for _ in range(3)]
     count(probes, *callers)
     kinds = ("ncclCommInitRank", "ncclCommInitRankConfig", "ncclCommInitRankScalable")
     for rank, (caller, kind) in enumerate(zip(callers, kinds, strict=True)):
         caller.does(f"init alike {rank} 3 {kind}")
-    found = probes.read([other_caller.pid for other_caller in callers]).waiting
+    found = probes.read([caller.pid for caller in callers]).waiting
     assert len({birth.identity for _, birth in found}) == 1
     assert sorted(birth.rank for _, birth in found) == [0, 1, 2]
 
 
 def test_a_split_has_an_identity_of_its_own_for_each_colour(
-    probes: NcclProbes, start: Start, library: Path
+    probes: NcclProbes, start: Start, nccl_stub: Path
 ) -> None:
-    callers = [start(library) for _ in range(4)]
+    callers = [start(nccl_stub) for _ in range(4)]
     count(probes, *callers)
     for rank, caller in enumerate(callers):
         caller.does(f"init world {rank} 4", f"split {rank % 2} {10 - rank}", "ncclAllReduce 1")
     found = launched(probes, *callers)
-    by_rank = {
-        other_launched.birth.rank: other_launched.birth
-        for other_launched in found
-        if other_launched.counts
-    }
+    by_rank = {item.birth.rank: item.birth for item in found if item.counts}
     assert by_rank[0].identity == by_rank[2].identity != by_rank[1].identity
     assert by_rank[1].identity == by_rank[3].identity
     assert all(birth.is_split for birth in by_rank.values())
     assert [by_rank[rank].key for rank in range(4)] == [10, 9, 8, 7]
 
 
-def test_messages_are_counted_by_peer(probes: NcclProbes, start: Start, library: Path) -> None:
-    one = start(library)
+def test_messages_are_counted_by_peer(probes: NcclProbes, start: Start, nccl_stub: Path) -> None:
+    one = start(nccl_stub)
     count(probes, one)
     one.does("init world 1 4", f"ncclSend {FIRINGS} 2", "ncclRecv 5 0", "ncclRecv 1 2")
     found = probes.read([one.pid]).messages
@@ -182,24 +162,24 @@ def test_messages_are_counted_by_peer(probes: NcclProbes, start: Start, library:
 
 
 def test_a_communicator_that_was_destroyed_is_forgotten(
-    probes: NcclProbes, start: Start, library: Path
+    probes: NcclProbes, start: Start, nccl_stub: Path
 ) -> None:
-    one = start(library)
+    one = start(nccl_stub)
     count(probes, one)
     # more than there is room for at a time, one after the other, used or not
     for number in range(70):
         one.does(f"init number{number} 0 1", *["ncclAllReduce 1"] * (number % 2), "destroy")
     one.does("init last 0 1", "ncclAllReduce 4")
     found = probes.read([one.pid])
-    assert [other_launched.counts for other_launched in found.launched] == [{"AllReduce": 4}]
+    assert [item.counts for item in found.launched] == [{"AllReduce": 4}]
     assert found.launched[0].birth.identity
     assert not found.lost
 
 
 def test_communicators_from_before_are_counted_without_identity(
-    probes: NcclProbes, start: Start, library: Path
+    probes: NcclProbes, start: Start, nccl_stub: Path
 ) -> None:
-    one = start(library)
+    one = start(nccl_stub)
     one.does("init before 0 2", "ncclAllReduce 9")
     count(probes, one)
     one.does("ncclAllReduce 3")
@@ -208,41 +188,35 @@ def test_communicators_from_before_are_counted_without_identity(
 
 
 def test_a_process_that_takes_its_share_loses_and_takes_nothing_of_others(
-    probes: NcclProbes, start: Start, library: Path
+    probes: NcclProbes, start: Start, nccl_stub: Path
 ) -> None:
-    greedy, modest = start(library), start(library)
+    greedy, modest = start(nccl_stub), start(nccl_stub)
     count(probes, greedy, modest)
     for number in range(70):
         greedy.does(f"init number{number} 0 1", "ncclAllReduce 1")
     modest.does("init modest 0 1", "ncclAllReduce 2")
     found = probes.read([greedy.pid, modest.pid])
     assert found.lost == {greedy.pid: 6}
-    assert [
-        other_launched.counts
-        for other_launched in found.launched
-        if other_launched.pid == modest.pid
-    ] == [{"AllReduce": 2}]
+    assert [item.counts for item in found.launched if item.pid == modest.pid] == [{"AllReduce": 2}]
     assert probes.totals()[greedy.pid] == 70
     assert probes.lost_count == 6
 
 
 def test_nccl_that_is_linked_into_another_library_is_counted(
-    probes: NcclProbes, start: Start, library: Path, tmp_path: Path
+    probes: NcclProbes, start: Start, nccl_stub: Path, tmp_path: Path
 ) -> None:
     linked = tmp_path / "libtorch_cuda.so"
-    shutil.copy(library, linked)
+    shutil.copy(nccl_stub, linked)
     one = start(linked)
     count(probes, one)
     one.does("init world 0 1", f"ncclAllReduce {FIRINGS}")
-    assert [other_launched.counts for other_launched in launched(probes, one)] == [
-        {"AllReduce": FIRINGS}
-    ]
+    assert [item.counts for item in launched(probes, one)] == [{"AllReduce": FIRINGS}]
 
 
 def test_who_is_forgotten_is_detached_and_leaves_nothing(
-    probes: NcclProbes, start: Start, library: Path
+    probes: NcclProbes, start: Start, nccl_stub: Path
 ) -> None:
-    one = start(library)
+    one = start(nccl_stub)
     count(probes, one)
     one.does("init world 0 2", "ncclAllReduce 1", "ncclSend 1 1")
     descriptors = open_count()
@@ -251,14 +225,14 @@ def test_who_is_forgotten_is_detached_and_leaves_nothing(
     until(lambda: probes.totals() == {}, "the tables to be cleared")
     one.does("ncclAllReduce 5")
     assert probes.read([one.pid]) == Counted()
-    # its number is counted anew
+    # its number is reused: counting starts at zero
     count(probes, one)
     one.does("ncclAllReduce 2")
-    assert [other_launched.counts for other_launched in launched(probes, one)] == [{"AllReduce": 2}]
+    assert [item.counts for item in launched(probes, one)] == [{"AllReduce": 2}]
 
 
 def test_a_program_is_counted_whose_predecessor_is_still_being_forgotten(
-    probes: NcclProbes, start: Start, library: Path, monkeypatch: pytest.MonkeyPatch
+    probes: NcclProbes, start: Start, nccl_stub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shell becomes the rank, of the same number, while it is searched for NCCL."""
     remove = probes._tables.remove
@@ -270,7 +244,7 @@ def test_a_program_is_counted_whose_predecessor_is_still_being_forgotten(
 
     forgotten: list[Pid] = []
     monkeypatch.setattr(probes._tables, "remove", remove_late)
-    one = start(library)
+    one = start(nccl_stub)
     probes.attach(one.pid)
     probes.forget(one.pid)
 
@@ -282,7 +256,7 @@ def test_a_program_is_counted_whose_predecessor_is_still_being_forgotten(
     until(is_counted, "the probes to be attached")
     until(lambda: forgotten == [one.pid], "what was before to be forgotten")
     one.does("init world 0 1", "ncclAllReduce 3")
-    assert [other_launched.counts for other_launched in launched(probes, one)] == [{"AllReduce": 3}]
+    assert [item.counts for item in launched(probes, one)] == [{"AllReduce": 3}]
 
 
 def test_a_process_without_nccl_is_not_counted_and_says_why(probes: NcclProbes) -> None:
@@ -306,10 +280,7 @@ def test_the_real_library_is_counted_at_its_entry(probes: NcclProbes, start: Sta
     one.does("ncclBroadcast 5", "ncclBcast 6", "ncclAlltoAll 7", "ncclGather 8", "ncclScatter 9")
     one.does("ncclSend 10 3", "ncclRecv 11 1")
     found = probes.read([one.pid])
-    assert [
-        (other_launched.birth.size, other_launched.birth.rank, other_launched.counts)
-        for other_launched in found.launched
-    ] == [
+    assert [(item.birth.size, item.birth.rank, item.counts) for item in found.launched] == [
         (
             4,
             2,
@@ -331,58 +302,7 @@ def test_the_real_library_is_counted_at_its_entry(probes: NcclProbes, start: Sta
     assert messages == {3: (10, 0), 1: (0, 11)}
 
 
-JOB = (
-    "for r in 0 1 2; do RANK=$r WORLD_SIZE=3 {python} {program} {library} 40 {fault} 1 & done; wait"
-)
-IN_SECONDS = "90s"
-
-
-def job(library: Path, fault: str) -> list[str]:
-    program = ROOT / "testbed/faults/nccl_rank.py"
-    script = JOB.format(python=PYTHON, program=program, library=library, fault=fault)
-    return ["--", "sh", "-c", script]
-
-
-@pytest.mark.needs("cgroup2")
-def test_a_mismatch_is_called_a_mismatch(tmp_path: Path, library: Path) -> None:
-    options = (
-        *impatient(tmp_path),
-        "-o",
-        "json",
-        "--nccl-probes",
-        "--act",
-        "shutdown",
-        "--for",
-        IN_SECONDS,
-    )
-    with run(*options, *job(library, "other"), folder=tmp_path) as one:
-        assert one.finish(120) == 75, one.err
-    last = [event for event in one.events() if event.get("verdict") in {"HUNG", "DEADLOCK"}][-1]
-    assert (last["verdict"], last["cause"]) == ("DEADLOCK", "collective_mismatch")
-    assert last["culprit"] is not None, last["evidence"]
-    assert last["culprit"]["rank"] == 1
-    texts = [item["text"] for item in last["evidence"] if item["kind"] == "collective"]
-    assert any("AllGather 1, AllReduce 40" in text for text in texts)
-
-
-@pytest.mark.needs("cgroup2")
-@pytest.mark.parametrize("fault", ["absent", "unreceived"])
-def test_the_rank_that_never_came_is_named_without_ras(
-    tmp_path: Path, library: Path, fault: str
-) -> None:
-    """All ranks spin; of messages, which RAS does not count, the end that posted no receive is behind."""
-    options = ("-o", "json", "--nccl-probes", "--for", IN_SECONDS)
-    with run(*options, *job(library, fault), folder=tmp_path) as one:
-        one.await_fact("collectives_seen")
-        one.send(signal.SIGINT)
-        one.reap()
-    reported = [event for event in one.events() if event.get("fact") == "collectives_seen"]
-    assert reported
-    assert {item["rank"] for fact in reported for item in fact["behind"]} == {1}
-    assert not any(fact["sides"] for fact in reported)
-
-
-def test_privileges_to_attach_are_used_for_a_moment_only(library: Path) -> None:
+def test_privileges_to_attach_are_used_for_a_moment_only(nccl_stub: Path) -> None:
     """In a child, because a dropped privilege is not regained; attaching works after they were dropped."""
     program = f"""
 import subprocess, sys, time
@@ -391,7 +311,7 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.host import capabilities as c
 probes = NcclProbes()
 c.drop(c.KEPT, c.spare(nccl_probes=True))
-rank = subprocess.Popen([{PYTHON!r}, {str(ROOT / "testbed/faults/nccl_calls.py")!r}, {str(library)!r}],
+rank = subprocess.Popen([{PYTHON!r}, {str(ROOT / "testbed/faults/nccl_calls.py")!r}, {str(nccl_stub)!r}],
     stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 rank.stdout.readline()
 probes.attach(Pid(rank.pid))

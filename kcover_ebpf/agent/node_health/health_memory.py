@@ -48,43 +48,27 @@ def after_round(
 ) -> NodeHealth:
     """Health of the node after this round and the rounds before it, which may be of an earlier boot or agent."""
     old = {check.name: check for check in previous_health.checks} if previous_health else {}
+    old_devices = (
+        {device.name: device for device in previous_health.devices} if previous_health else {}
+    )
     faults = _remembered(previous_health.faults if previous_health else (), seen_round)
     found = [*seen_round.checks, *_repeated(faults, seen_round.time_s)]
     checks = _bounded(
         [_part(part_result, old, seen_round.time_s) for part_result in found], _MOST_CHECKS
     )
-    devices = _devices(
-        {device.name: device for device in previous_health.devices} if previous_health else {},
-        seen_round,
-    )
+    devices = _devices(old_devices, seen_round)
     result = Result.FAIL if seen_round.unfit else worst(check.result for check in checks)
-    is_clean = (
-        not seen_round.unfit
-        and not any(check.unmended for check in (*checks, *devices))
-        and any(check.result in _WELL for check in checks)
-    )
-    counts = (
-        previous_health is not None
-        and previous_health.boot_id == seen_round.boot_id
-        and previous_health.clean_rounds > 0
-    )
+    is_same = previous_health is not None and previous_health.result is result
+    clean_rounds, clean_since_s = _clean(previous_health, seen_round, checks, devices)
     return NodeHealth(
         node=node,
         time_s=seen_round.time_s,
         expires_after_s=expires_s,
         boot_id=seen_round.boot_id,
         result=result,
-        since_s=previous_health.since_s
-        if previous_health and previous_health.result is result
-        else seen_round.time_s,
-        clean_rounds=(previous_health.clean_rounds if previous_health and counts else 0) + 1
-        if is_clean
-        else 0,
-        clean_since_s=(
-            previous_health.clean_since_s if previous_health and counts else seen_round.time_s
-        )
-        if is_clean
-        else None,
+        since_s=previous_health.since_s if previous_health and is_same else seen_round.time_s,
+        clean_rounds=clean_rounds,
+        clean_since_s=clean_since_s,
         reason=_reason(checks, seen_round.unfit) or None,
         gpus=_gpus(devices),
         agent=__version__,
@@ -92,6 +76,33 @@ def after_round(
         devices=devices,
         faults=faults,
     )
+
+
+def _clean(
+    previous_health: NodeHealth | None,
+    seen_round: Round,
+    checks: Sequence[PartHealth],
+    devices: Sequence[PartHealth],
+) -> tuple[int, float | None]:
+    """How many rounds of this boot in a row were clean, and since when (unix seconds); 0 and None if this one is not.
+
+    A round is clean if no device is unfit, no failed check or device remains unrepaired, and at least one check
+    passed.
+    """
+    is_clean = (
+        not seen_round.unfit
+        and not any(part.unmended for part in (*checks, *devices))
+        and any(check.result in _WELL for check in checks)
+    )
+    if not is_clean:
+        return 0, None
+    if (
+        previous_health is None
+        or previous_health.boot_id != seen_round.boot_id
+        or previous_health.clean_rounds <= 0
+    ):
+        return 1, seen_round.time_s
+    return previous_health.clean_rounds + 1, previous_health.clean_since_s
 
 
 def _remembered(

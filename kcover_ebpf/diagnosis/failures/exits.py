@@ -49,46 +49,53 @@ def judge_failure(
     if not announcements.failures:
         return None
     first = _first(announcements.failures, views)
-    process_history = views[first.pid]
     ranks = {
-        pid: rank
-        for pid, rank in views.items()
-        if rank.membership and rank.membership.role is Role.RANK
+        pid: process_history for pid, process_history in views.items() if _is_rank(process_history)
     }
     alive = [pid for pid, rank in ranks.items() if rank.exit is None]
     if whole and not alive and _ended_from_outside(announcements, ranks, views):
         return None
-    victims = tuple(alive)
-    evidence = [Evidence(EvidenceKind.EVENT, reported(process_history, first, announcements))]
+    first_process = views[first.pid]
+    evidence = [Evidence(EvidenceKind.EVENT, reported(first_process, first, announcements))]
     evidence += _dumps(ranks.values())
-    mended = own_recovery(process_history, process)
-    evidence += [] if mended is None else [mended]
+    restart = own_recovery(first_process, process)
+    evidence += [] if restart is None else [restart]
     gone = gone_before(first, ranks, longest_s)
     earlier = _ended_before(announcements, first, gone, views)
     if earlier is not None:
-        cause, there_process, text = earlier
+        cause, culprit, text = earlier
         evidence.insert(0, Evidence(EvidenceKind.EVENT, text))
-        return crashed(cause, first.boottime_ns, there_process, evidence, victims)
-    odd = _skipped(first, ranks, survivor_stacks)
-    if (
-        odd is not None
-        and process_history.membership is not None
-        and process_history.membership.role is Role.RANK
-    ):
-        evidence.append(_apart(odd, survivor_stacks, ranks))
-        return crashed(Cause.COLLECTIVE_MISMATCH, first.boottime_ns, ranks[odd], evidence, victims)
-    late = _awaited(announcements, first, views)
+    else:
+        cause, culprit, reasons = _origin(announcements, first, views, ranks, survivor_stacks)
+        evidence += reasons
+    return crashed(cause, first.boottime_ns, culprit, evidence, tuple(alive))
+
+
+def _is_rank(process: ProcessHistory) -> bool:
+    return process.membership is not None and process.membership.role is Role.RANK
+
+
+def _origin(
+    announcements: Announcements,
+    first_exit: ProcessExit,
+    views: Mapping[Pid, ProcessHistory],
+    ranks: Mapping[Pid, ProcessHistory],
+    survivor_stacks: Mapping[Pid, stacks.Stack],
+) -> tuple[Cause, ProcessHistory, list[Evidence]]:
+    """Cause, culprit and further evidence of a first failure that no earlier exit explains.
+
+    A rank that is still alive is the culprit if it skipped a collective or if all others waited for it in vain.
+    Otherwise the process that failed first is.
+    """
+    process = views[first_exit.pid]
+    odd = _skipped(first_exit, ranks, survivor_stacks)
+    if odd is not None and _is_rank(process):
+        return Cause.COLLECTIVE_MISMATCH, ranks[odd], [_apart(odd, survivor_stacks, ranks)]
+    late = _awaited(announcements, first_exit, views)
     if late is not None:
-        evidence.append(Evidence(EvidenceKind.PEERS, late.text))
-        there_process = views[late.rank.pid]
-        return crashed(Cause.TIMED_OUT, first.boottime_ns, there_process, evidence, victims)
-    return crashed(
-        cause_of(process_history, first, announcements),
-        first.boottime_ns,
-        process_history,
-        evidence,
-        victims,
-    )
+        reason = Evidence(EvidenceKind.PEERS, late.text)
+        return Cause.TIMED_OUT, views[late.rank.pid], [reason]
+    return cause_of(process, first_exit, announcements), process, []
 
 
 def _apart(

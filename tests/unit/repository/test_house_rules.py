@@ -29,9 +29,6 @@ MAX_LINES = {"CHANGELOG.md": 130, "docs/bench/README.md": 220}
 
 # File, or file:function -> why it may be longer.
 EXEMPT: dict[str, str] = {
-    "tests/kernel/test_nccl_probes.py": "its variables say their types; to be split",
-    "kcover_ebpf/diagnosis/failures/exits.py:judge_failure": "its variables say their types; to be split",
-    "kcover_ebpf/agent/node_health/health_memory.py:after_round": "its variables say their types; to be split",
     "kcover_ebpf/output/metrics.py:__init__": "one series after the other",
     "kcover_ebpf/cli/agent.py:agent": "one argument for each option, handed on by its name",
     "kcover_ebpf/cli/controller.py:controller": "one argument for each option, handed on by its name",
