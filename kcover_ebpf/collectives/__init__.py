@@ -1,1 +1,1 @@
-"""What NCCL and PyTorch themselves know of their collective operations."""
+"""What NCCL and PyTorch record about their own collective operations."""

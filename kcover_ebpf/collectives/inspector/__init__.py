@@ -1,1 +1,1 @@
-"""What NCCL Inspector, NVIDIA's profiler plug-in, wrote about the collectives of a job."""
+"""Reads what NCCL Inspector, NVIDIA's profiler plug-in, wrote about the collectives of a job."""

@@ -1,8 +1,8 @@
-"""Which rank is late, and which group of ranks or host has a slow link, by many collectives. Pure.
+"""Finds late ranks, and groups or hosts with a slow link, from many collectives.
 
-A collective ends for all of its ranks together, so the rank that came last has the shortest own time, and how
-long the others waited for it is the difference. That shortest time is the transfer: where it grows, or is longer in one
-group of ranks than in all other groups of that size, links are slow and no rank is.
+Pure. All ranks leave a collective together, so the rank that arrives last has the shortest duration. The difference
+to the others is the time that they waited for it. The shortest duration itself is the transfer time. If it grows,
+or if it is longer in one group of ranks than in all other groups of that size, then links are slow and no rank is.
 """
 
 from __future__ import annotations
@@ -24,48 +24,49 @@ from kcover_ebpf.tunables.collectives import (
 
 
 class SlowKind(Enum):
-    """What is slow."""
+    """The kinds of slowness that can be found."""
 
     LATE_RANK = "late_rank"
-    """A rank comes last again and again, and the others wait for it."""
+    """A rank repeatedly arrives last, and the others wait for it."""
     SLOWER_THAN_BEFORE = "slower_than_before"
-    """The transfers of a group take longer than they did."""
+    """The transfers of a group take longer than at the beginning."""
     SLOW_GROUP = "slow_group"
-    """The transfers of a group take longer than those of its equals."""
+    """The transfers of a group take longer than those of other groups of the same size."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One rank of a group."""
+    """One rank of a communicator, with what identifies its process."""
 
     rank: int
-    """Within the communicator."""
+    """Rank number within the communicator."""
     host: str
     pid: int
     job_rank: int | None
-    """Its number in the largest group that it is in: the job's, as a rule. None where that is this group."""
+    """Its number in its largest communicator, usually its rank in the job. None if this is that
+    communicator."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowCollective:
-    """One finding."""
+    """One late rank or slow group, with the times that show it."""
 
     kind: SlowKind
     communicator: str
     collective: str
     message_bytes: int
     members: tuple[GroupMember, ...]
-    """The late rank alone; or all of the group that were seen."""
+    """Only the late rank, or all observed ranks of the slow group."""
     rank_count: int
-    """Of the group."""
+    """Number of ranks in the communicator."""
     count: int
-    """Operations that it rests on."""
+    """Number of operations that support the finding."""
     lasts_s: float
-    """Median seconds: of the wait for the late rank, or of one transfer."""
+    """Median in seconds of the wait for the late rank, or of one transfer."""
     usual_s: float
-    """Median seconds: of one transfer; or as it was before, or as the others take."""
+    """Median in seconds to compare with: of one transfer, of earlier transfers, or of the other groups."""
     hosts: tuple[str, ...] = ()
-    """Hosts that all slow groups share and no other group is on; empty where there is none."""
+    """Hosts shared by all slow groups and used by no other group; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,11 @@ class _Key:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """All operations of one kind and size in one communicator."""
+    """All operations of the same kind and size in one communicator."""
 
     key: _Key
     operations: tuple[tuple[CollectiveRun, ...], ...]
-    """By number: what each rank that was seen says of it, each rank once."""
+    """For each operation number, the record of each observed rank, one record per rank."""
 
     @property
     def rank_count(self) -> int:
@@ -89,7 +90,7 @@ class _Group:
 
     @property
     def transfers_s(self) -> list[float]:
-        """Of each operation: the time of the last rank to arrive."""
+        """The transfer time of each operation: the duration of the rank that arrived last."""
         return [min(run.duration_s for run in operation) for operation in self.operations]
 
     @property
@@ -98,9 +99,9 @@ class _Group:
 
 
 def slow_in(collected_runs: Iterable[CollectiveRun]) -> tuple[SlowCollective, ...]:
-    """What is slow in these, the costliest wait first; empty where nothing is, or too little was seen.
+    """The findings, the costliest wait first; empty if nothing is slow or there is too little data.
 
-    Only operations of which every rank was read count: who is missing may be the one that came last.
+    Only operations with a record of every rank count, because a missing rank may be the one that arrived last.
     """
     groups, numbers = _groups(collected_runs)
     found = [slow for group in groups if (slow := _late_rank(group, numbers)) is not None]
@@ -120,7 +121,7 @@ _Process = tuple[str, int]
 def _groups(
     collected_runs: Iterable[CollectiveRun],
 ) -> tuple[list[_Group], Mapping[_Process, tuple[int, int]]]:
-    """Groups with enough operations; and of each process its rank in the largest communicator, and that one's size."""
+    """Groups with enough operations; and the rank of each process in its largest communicator, with that one's size."""
     seen: defaultdict[_Key, defaultdict[int, dict[int, CollectiveRun]]] = defaultdict(
         lambda: defaultdict(dict)
     )
@@ -164,7 +165,7 @@ def _late_rank(group: _Group, numbers: Mapping[_Process, tuple[int, int]]) -> Sl
 
 
 def _slower(group: _Group, numbers: Mapping[_Process, tuple[int, int]]) -> SlowCollective | None:
-    """The last third against the first: what was there from the beginning is not seen by this."""
+    """Compares the last third of the operations with the first. A slowness from the beginning is not found."""
     third = len(group.operations) // 3
     if third * 3 < LEAST_RUNS:
         return None
@@ -179,7 +180,7 @@ def _slower(group: _Group, numbers: Mapping[_Process, tuple[int, int]]) -> SlowC
 def _slow_groups(
     groups: Sequence[_Group], numbers: Mapping[_Process, tuple[int, int]]
 ) -> Iterator[SlowCollective]:
-    """Groups of equal size that do the same, like the replicas of a data-parallel job: one beside the others."""
+    """Compares groups of equal size that do the same, such as the replicas of a data-parallel job."""
     alike: defaultdict[tuple[str, int, int], list[_Group]] = defaultdict(list)
     for group in groups:
         alike[group.key.kind, group.key.message_bytes, group.rank_count].append(group)

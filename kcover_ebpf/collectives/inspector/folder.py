@@ -1,6 +1,6 @@
-"""Where NCCL Inspector writes, and the end of each file there.
+"""Finds the folder that NCCL Inspector writes to, and reads the end of each file there.
 
-A job that trains for days writes gigabytes, of which the last part shows what is slow now.
+A job that trains for days writes gigabytes; the last part shows what is slow now.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class InspectorRead:
-    """What a folder holds."""
+    """The records in one folder, and what could not be read."""
 
     runs: tuple[CollectiveRun, ...]
     file_count: int
     bad_count: int
-    """Lines that say nothing of a collective; the last of a file may be one that is being written."""
+    """Lines without a collective; the last line of a file may be incomplete because it is being written."""
     left_out: int
-    """Files beyond the most that are read."""
+    """Files skipped because there were more than the limit."""
 
 
 def opened_by(pid: Pid) -> int:
-    """A descriptor of the folder that NCCL Inspector writes to in a process; raises `CannotObserve`."""
+    """Descriptor of the folder that NCCL Inspector writes to in a process; raises `CannotObserve`."""
     process = procfs.read_process(pid, {_DUMP_DIR, _SLURM_JOB})
     if process is None:
         raise CannotObserve(f"there is no process {pid}, or it may not be read: run this as root")
@@ -51,7 +51,7 @@ def opened_by(pid: Pid) -> int:
 
 
 def read(folder: int) -> InspectorRead:
-    """What the files of a folder say, given its descriptor; raises `OSError`."""
+    """The records in the files of a folder, given its descriptor; raises `OSError`."""
     with os.scandir(folder) as entries:
         listed = [entry.name for entry in islice(entries, MOST_LISTED)]
     names = sorted(name for name in listed if not name.startswith("."))
@@ -61,7 +61,7 @@ def read(folder: int) -> InspectorRead:
         try:
             file = os.open(name, _FILE, dir_fd=folder)
         except OSError:
-            continue  # a link, or gone by now
+            continue  # a symbolic link, or deleted meanwhile
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 continue
@@ -81,5 +81,5 @@ def _last_lines(file: int) -> Iterator[bytes]:
     begin = max(0, size - MOST_TAIL_BYTES)
     lines = iter(os.pread(file, MOST_TAIL_BYTES, begin).splitlines())
     if begin:
-        next(lines, None)  # its beginning is missing
+        next(lines, None)  # the read began in the middle of this line
     yield from lines

@@ -1,7 +1,7 @@
-"""One line of NCCL Inspector to what it says of one collective of one rank. Pure.
+"""Parses one line of NCCL Inspector, which describes one collective of one rank.
 
-The format (v4.0) is that of ext-profiler/inspector in NVIDIA/nccl: a line is a JSON object with header, metadata and
-coll_perf. A dump of a communicator holds its last collective alone, so a file may skip some.
+Pure. The format (v4.0) is that of ext-profiler/inspector in NVIDIA/nccl: each line is a JSON object with header,
+metadata and coll_perf. A dump of a communicator contains only its last collective, so a file may skip some.
 """
 
 from __future__ import annotations
@@ -19,34 +19,35 @@ _MOST_RANKS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRun:
-    """One collective operation as one rank saw it."""
+    """One collective operation as one rank recorded it."""
 
     communicator: str
-    """NCCL's hash of it, the same for all of its ranks."""
+    """NCCL's hash of the communicator, equal on all of its ranks."""
     rank: int
-    """Within the communicator."""
+    """Rank number within the communicator."""
     rank_count: int
     host: str
     pid: int
-    """In the namespace of the process."""
+    """Process id in the pid namespace of the process."""
     kind: str
-    """As NCCL names it, like AllReduce."""
+    """NCCL's name of the operation, such as AllReduce."""
     number: int
-    """Of the operation in the communicator, counted by each rank alike."""
+    """Sequence number of the operation in the communicator, equal on all ranks."""
     message_bytes: int
     duration_s: float
-    """From when this rank began until it ended: a rank that comes late has the shortest."""
+    """Seconds from when this rank entered until the operation ended: a rank that arrives late has
+    the shortest."""
 
 
 def runs(lines: Iterable[bytes]) -> Iterator[CollectiveRun | None]:
-    """What each line says; None for one that is cut short or says nothing of a collective."""
+    """The collective in each line; None for a truncated line or one without a collective."""
     for line in lines:
         if line.strip():
             yield run_of(line)
 
 
 def run_of(line: bytes) -> CollectiveRun | None:
-    """What one line says; None as in `runs`."""
+    """The collective in one line; None as in `runs`."""
     try:
         whole = json.loads(line)
         header, written, measured = (whole[key] for key in ("header", "metadata", "coll_perf"))

@@ -1,1 +1,1 @@
-"""User probes on the functions of NCCL that the ranks of a job have mapped (docs/decisions/0012)."""
+"""User probes on the NCCL functions that the ranks of a job have mapped (docs/decisions/0012)."""

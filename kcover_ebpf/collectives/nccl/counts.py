@@ -1,8 +1,8 @@
-"""What was counted of a job's operations, in the form in which NCCL's own RAS reports it. Pure.
+"""Converts the counts of the probes into the form of NCCL's own RAS report.
 
-One comparison serves both (`collectives.ras.read`). Collectives of one communicator are the same for all its ranks.
-What one rank sends another one receives: so each direction between two ranks is a separate communicator here,
-in which both launch messages.
+Pure. One comparison then serves both (`collectives.ras.read`). All ranks of a communicator launch the same
+collectives. For messages, one rank sends what another receives. So each direction between two ranks becomes a
+communicator of two members here, in which both launch messages.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ MESSAGES = "messages"
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """Who a communicator is."""
+    """How a communicator was created, which identifies it across ranks."""
 
     identity: int
-    """The same for all its ranks, on all hosts; 0: it was made before it could be seen."""
+    """Equal on all ranks and hosts; 0: created before the probes were attached, so unknown."""
     size: int
-    """0: unknown."""
+    """Number of ranks; 0 if unknown."""
     rank: int
-    """Of a split: the number in the communicator that was split."""
+    """Rank number; for a split, the number in the parent communicator."""
     key: int = 0
     is_split: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """What one process launched on one communicator."""
+    """The operations that one process launched on one communicator."""
 
     pid: Pid
     birth: Birth
     counts: Mapping[str, int]
-    """Collectives by kind, without those that were never launched."""
+    """Kind of collective -> number of launches; kinds never launched are absent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """What one process exchanged with one rank of a communicator."""
+    """Messages between one process and one rank of a communicator."""
 
     pid: Pid
     identity: int
@@ -55,25 +55,27 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """One reading of the tables, of the processes of one job."""
+    """One reading of the tables, for the processes of one job."""
 
     launched: Sequence[Launched] = ()
     waiting: Sequence[tuple[Pid, Birth]] = ()
-    """Communicators that were asked for and not used yet."""
+    """Communicators that were created but not used yet."""
     messages: Sequence[Messages] = ()
     lost: Mapping[Pid, int] = field(default_factory=dict)
-    """Communicators and peers that found no room, of the processes that lost any."""
+    """Process -> communicators and peers that did not fit into the tables; only processes that lost
+    some."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A reading, ready to be compared."""
+    """A reading in the form that can be compared."""
 
     report: RasReport
     hidden: frozenset[Pid] = frozenset()
-    """Processes of which not everything is seen: one that is behind may wait where nothing is counted."""
+    """Processes that are only partly observed: one that seems behind may wait in something that is
+    not counted."""
     unseen: str = ""
-    """What of the counts is not known; empty where all is."""
+    """Which part of the counts is unknown; empty if none."""
 
 
 def account(counted: Counted, host: str, *, all_here: bool) -> Account:
@@ -101,7 +103,7 @@ _Member = tuple[Pid, Birth, Mapping[str, int]]
 
 
 def _members(counted: Counted) -> tuple[dict[int, list[_Member]], set[Pid]]:
-    """The ranks of each communicator, and the processes that use one that cannot be identified."""
+    """The ranks of each communicator, and the processes that use an unidentified one."""
     members: dict[int, list[_Member]] = defaultdict(list)
     for launched in counted.launched:
         if launched.birth.identity:
@@ -112,14 +114,14 @@ def _members(counted: Counted) -> tuple[dict[int, list[_Member]], set[Pid]]:
         if not other_launched.birth.identity
     }
     for pid, birth in counted.waiting:
-        # what a process uses under an unknown identity may be what it seems to wait with
+        # what a process launches on an unidentified communicator may be the operation it waits for
         if pid not in older:
             members[birth.identity].append((pid, birth, {}))
     return dict(members), older
 
 
 def _numbers(ranks: Sequence[_Member], *, all_here: bool) -> Mapping[Pid, int] | None:
-    """Each process's number in a communicator; None for a split one that is not seen whole."""
+    """The number of each process in a communicator; None for a split of which not all ranks are observed."""
     if not ranks[0][1].is_split:
         return {pid: birth.rank for pid, birth, _ in ranks}
     if not all_here:
@@ -140,7 +142,7 @@ def _communicator(
 def _pairs(
     host: str, members: Mapping[int, list[_Member]], messages: Sequence[Messages], all_here: bool
 ) -> Iterator[RasCommunicator]:
-    """A communicator for each direction in which messages went between two counted processes."""
+    """A communicator for each direction of messages between two counted processes."""
     exchanged: dict[int, list[Messages]] = defaultdict(list)
     for message in messages:
         exchanged[message.identity].append(message)

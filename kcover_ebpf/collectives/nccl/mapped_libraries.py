@@ -1,7 +1,7 @@
-"""Which file a process has its NCCL from, and where the functions are in it.
+"""Finds the file from which a process has mapped NCCL, and the functions in it.
 
-Everything here can block for as long as the file system of the library does, which the job chose: callers use a
-worker that they can leave behind.
+Every call can block as long as the file system of the library does, and the job chose that file system. Callers use
+a worker that they can abandon.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from kcover_ebpf.ids import Pid
 
 LIBRARIES = ("libnccl.so", "librccl.so")
 HOSTS = ("libtorch_cuda", "libtorch_hip", "libtensorflow", "xla_cuda_plugin", "pjrt_c_api_gpu")
-"""Beginnings of names of libraries that may have NCCL linked into them."""
+"""Name prefixes of libraries that may have NCCL linked into them."""
 _KNOWN_COUNT = 32
 _MOST_MAPS_BYTES = 8 << 20
-"""Of one maps file: some 80,000 mappings."""
+"""Most bytes read of a maps file: some 80,000 mappings."""
 _MOST_CANDIDATES = 16
-"""Of one process, which may call any file so; each is opened in turn."""
+"""Most libraries opened for one process; a process may give any file such a name."""
 
 
 class NoLibrary(Exception):
@@ -36,18 +36,18 @@ class NoLibrary(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MappedFile:
-    """A file that a process has mapped as code."""
+    """A file that a process has mapped as executable."""
 
     inode: int
     path: str
-    """In the process's own mount namespace."""
+    """Path in the mount namespace of the process."""
     start: int = field(default=0, compare=False)
     end: int = field(default=0, compare=False)
-    """Of one of its mappings: addresses."""
+    """End address of one of its mappings."""
 
 
 def candidates(lines: Iterable[str], names: tuple[str, ...]) -> list[MappedFile]:
-    """Files among lines of /proc/PID/maps that are mapped as code and whose names begin so."""
+    """Files with executable mappings and one of these name prefixes, from the lines of /proc/PID/maps."""
     found: dict[MappedFile, None] = {}
     for code_mapping in code_mappings(lines):
         if code_mapping.path.startswith("/") and basename(code_mapping.path).startswith(names):
@@ -62,7 +62,7 @@ def candidates(lines: Iterable[str], names: tuple[str, ...]) -> list[MappedFile]
 
 
 def mapped(pid: Pid, names: tuple[str, ...]) -> list[MappedFile]:
-    """Those of a process; raises `NoLibrary`. May block."""
+    """The candidate files of a process; raises `NoLibrary`. May block."""
     try:
         return candidates(bounded.lines(procfs.PROC / str(pid) / "maps", _MOST_MAPS_BYTES), names)
     except OSError as error:
@@ -71,23 +71,23 @@ def mapped(pid: Pid, names: tuple[str, ...]) -> list[MappedFile]:
 
 @dataclass(frozen=True, slots=True)
 class Functions:
-    """NCCL's functions in an open file."""
+    """The offsets of NCCL's functions in a file that is kept open."""
 
     name: str
-    """Base name of the file."""
+    """Base name of the file, for messages."""
     path: str
-    """Leads to the open file and to no other, as long as it is open."""
+    """Path of the open descriptor: it leads to this file and no other, as long as it is open."""
     offsets: Mapping[str, int]
 
 
 @dataclass(slots=True)
 class Libraries:
-    """Finds them; remembers the offsets in files that were read. Used by several threads."""
+    """Finds NCCL's functions and caches the offsets by file. Used by several threads."""
 
     names: Collection[str]
-    """The functions that are wanted."""
+    """Names of the functions to look up."""
     read: Callable[[int, Collection[str]], Mapping[str, int]] = function_offsets
-    """Who reads an open file; raises `ElfError`, `OSError`."""
+    """Finds functions in an open file; raises `ElfError`, `OSError`."""
     _known: dict[tuple[int, ...], Mapping[str, int]] = field(default_factory=dict)
 
     @contextmanager
@@ -131,11 +131,13 @@ class Libraries:
 
 
 def _open(pid: Pid, wanted_mapped_file: MappedFile) -> int:
-    """The file that is mapped, by its mapping and by no name: a name may lead to a device by now.
+    """A descriptor of the mapped file, opened by its mapping and not by its name: by now the name may lead to a device.
 
-    It is opened only once it is known to be a regular file, for opening a device does things. Needs CAP_SYS_ADMIN or
-    CAP_CHECKPOINT_RESTORE (kernel: proc_map_files_get_link); raises `OSError`. Inode numbers alone: a file of an
-    overlay has another device in the mappings than where it is opened.
+    The file is opened for reading only after it is known to be regular, because opening a device can have effects.
+    Needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE (kernel: proc_map_files_get_link); raises `OSError`.
+
+    Only inode numbers are compared: in an overlay file system, the mapping and the opened file have different
+    devices.
     """
     link = (
         procfs.PROC

@@ -1,7 +1,7 @@
-"""User probes on the NCCL of each process that is counted.
+"""User probes on the NCCL of each counted process.
 
-Attached to processes rather than to files: pods of one image map one file through several mounts, and would be
-counted once for each. Nothing here blocks its caller: workers read libraries, attach and detach.
+Probes are attached per process, not per file: pods of one image map the same file through several mounts, and would
+be counted once for each mount. No call blocks: workers read libraries, attach and detach.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _BLIND_TO = "how many operations each rank launched, where NCCL itself gives no 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What became of an attempt to count a process."""
+    """The result of an attempt to count a process."""
 
     links: tuple[BpfLink, ...] = ()
     reason: str = ""
-    """Why it is not counted."""
+    """Why the process is not counted; empty if it is."""
     may_come: bool = False
-    """It has loaded no NCCL yet."""
+    """True if the process has not loaded NCCL yet, so that a later attempt may succeed."""
 
 
 class NcclProbes:
@@ -55,10 +55,10 @@ class NcclProbes:
         self.status = ProbeStatus(
             "nccl", "launches", not reason, reason, _BLIND_TO, Refusal.REFUSED if reason else None
         )
-        """Whether the kernel takes the probes: tried on this process itself."""
+        """Whether the kernel accepts the probes; tried on this process itself."""
 
     def _load(self) -> str:
-        """Why nothing can be counted; empty if it can."""
+        """Load the object; returns why nothing can be counted, empty on success."""
         try:
             self._object = open_object("nccl")
             self._object.load()
@@ -83,26 +83,27 @@ class NcclProbes:
             bpf_object.attach_user(program, pid=ours, path=library, offset=offset).destroy()
 
     def read_by(self, read: Callable[[int, Collection[str]], Mapping[str, int]]) -> None:
-        """Have the libraries of ranks read by this, as `function_offsets` does, from now on."""
+        """From now on, read the libraries of ranks with `read`, which replaces `function_offsets`."""
         self._libraries.read = read
 
     # --- processes
 
     def attach(self, pid: Pid) -> None:
-        """Begin to count a process, or try again; `attempt` has what became of it."""
+        """Start to count a process, or try again; the result is in `attempt`."""
         known_attempt = self._attempts.get(pid)
         if self._detaching.is_asked(pid):
-            # of the program before: its end would take the new counts with it
+            # counts of the previous program: cleared later, they would take the new counts with
+            # them
             return
         if self._object is not None and (known_attempt is None or known_attempt.may_come):
             self._attaching.ask(pid, lambda: self._attach(pid))
 
     def attempt(self, pid: Pid) -> Attempt | None:
-        """What became of the last attempt; None while there is none, or it is under way."""
+        """The result of the last attempt; None before the first and while one is under way."""
         return self._attempts.get(pid)
 
     def collect(self) -> None:
-        """Take what became of attempts."""
+        """Take over the results of attempts that workers have finished; never waits."""
         self._detaching.take((), 0.0)
         for pid, result in self._attaching.take((), 0.0):
             attempt = result or Attempt(reason="its library could not be read")
@@ -113,7 +114,7 @@ class NcclProbes:
             self._release(pid, attempt)
 
     def forget(self, pid: Pid) -> None:
-        """It ended, or became another program."""
+        """Detach from a process that ended or became another program, and drop its counts."""
         known_attempt = self._attempts.pop(pid, None)
         if known_attempt is not None and known_attempt.links:
             self._release(pid, known_attempt)
@@ -122,11 +123,11 @@ class NcclProbes:
 
     @property
     def stuck(self) -> Collection[Pid]:
-        """Processes whose library has not let itself be read for a second."""
+        """Processes whose library could not be read within a second; a worker is still blocked there."""
         return self._attaching.stuck().keys()
 
     def _attach(self, pid: Pid) -> Attempt:
-        """Runs in a worker."""
+        """Find the library and attach all probes; runs in a worker."""
         links: list[BpfLink] = []
         assert self._object is not None
         try:
@@ -156,21 +157,24 @@ class NcclProbes:
     # --- counts
 
     def totals(self) -> dict[Pid, int]:
-        """Operations of all kinds that each counted process launched since it is counted."""
+        """Operations of all kinds that each counted process launched since counting began."""
         return {} if self._object is None else self._tables.totals()
 
     def read(self, pids: Collection[Pid]) -> Counted:
-        """All that was counted of these processes."""
+        """All counts of these processes."""
         known = {pid for pid in pids if pid in self._attempts and self._attempts[pid].links}
         return self._tables.read(known) if known else Counted()
 
     @property
     def lost_count(self) -> int:
-        """Communicators and peers that found no room since the start."""
+        """Communicators and peers that did not fit into the tables, since the start."""
         return 0 if self._object is None else self._tables.lost_count
 
     def close(self) -> None:
-        """Detach; the kernel takes the object back when this process ends, for a worker may be stuck in it."""
+        """Detach all probes.
+
+        The object is left to the kernel until this process ends, because a worker may be blocked in it.
+        """
         self._attaching.close()
         self._detaching.close()
         _destroy([link for known in self._attempts.values() for link in known.links])
@@ -179,13 +183,13 @@ class NcclProbes:
 
 @contextmanager
 def _privileged() -> Iterator[None]:
-    """For this thread, as long as it attaches: Linux 6.18 wants CAP_SYS_ADMIN for a user probe."""
+    """Raises CAP_SYS_ADMIN for this thread while it attaches: Linux 6.18 requires it for a user probe."""
     with raised(Capability.PERFMON), raised(Capability.SYS_ADMIN):
         yield
 
 
 def _destroy(links: Sequence[BpfLink]) -> None:
-    """Detach side by side: the kernel takes a third of a second to let go of each, and as long for many."""
+    """Detach in parallel: the kernel takes a third of a second to release one link, and the same for many."""
     if links:
         with ThreadPoolExecutor(min(len(links), _MOST_DETACHING)) as pool:
             list(pool.map(BpfLink.destroy, links))

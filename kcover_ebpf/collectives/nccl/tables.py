@@ -1,4 +1,4 @@
-"""The kernel half's tables of NCCL's operations: which processes are counted, and what was counted of them."""
+"""The BPF maps of NCCL's operations: which processes are counted, and their counts."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _KINDS = (
     "Gather",
     "Scatter",
 )
-"""By `device_wire.NcclOperation`, in the words of NCCL's RAS; messages, which follow, are counted by peer."""
+"""Kinds by `device_wire.NcclOperation`, with the names of NCCL's RAS. Messages come after them and
+are counted by peer."""
 
 
 class Tables:
-    """Every process has its own share in them, so that none takes another one's room."""
+    """Each process has a fixed share of the tables, so that none can take the room of another."""
 
     def __init__(self, maps: Mapping[str, BpfMap]) -> None:
         self._processes, self._births = maps["nccl_processes"], maps["nccl_births"]
@@ -33,21 +34,21 @@ class Tables:
         self._lost_before = 0
 
     def enter(self, pid: Pid) -> None:
-        """Count a process from now on; raises `OSError` (E2BIG where there is no room for one more)."""
+        """Start to count a process; raises `OSError` (E2BIG if the tables are full)."""
         self._births.add(_key(pid), bytes(wire.NcclBirthsValue()))
         self._processes.add(_key(pid), bytes(wire.NcclProcessValue()))
 
     def remove(self, pid: Pid) -> None:
-        """Forget a process and all that was counted of it."""
+        """Drop a process and all its counts."""
         self._processes.delete(_key(pid))
         self._births.delete(_key(pid))
         for table in (self._comms, self._peers):
-            # both keys begin with eight other bytes
+            # in both kinds of key, eight other bytes come first
             for key in [key for key, _ in table.items() if key[8:12] == _key(pid)]:
                 table.delete(key)
 
     def totals(self) -> dict[Pid, int]:
-        """Operations of all kinds that each counted process launched since it is counted."""
+        """Operations of all kinds that each counted process launched since counting began."""
         found = {}
         for pid, value in self._values():
             found[pid] = value.launched_count
@@ -58,11 +59,11 @@ class Tables:
 
     @property
     def lost_count(self) -> int:
-        """Communicators and peers that found no room since the start, as of the last `totals`."""
+        """Communicators and peers that did not fit into the tables since the start, as of the last `totals`."""
         return self._lost_before + sum(self._lost.values())
 
     def read(self, pids: Collection[Pid]) -> Counted:
-        """All that was counted of these processes."""
+        """All counts of these processes."""
         return Counted(
             tuple(self._launched(pids)),
             tuple(self._waiting(pids)),

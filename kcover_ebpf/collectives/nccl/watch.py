@@ -1,4 +1,4 @@
-"""One job's ranks, counted: their launches as a clock of progress, and who is behind once the job has stalled."""
+"""Counts the launches of one job's ranks: a sign of progress, and in a stall the evidence of which rank is behind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from kcover_ebpf.tunables.collectives import (
 )
 
 _MOST_RANKS = 16
-"""Of one job on this host: the tables have room for 24 processes, and no job takes it all."""
+"""Most counted ranks of one job on this host: the tables have room for 24 processes, and no job
+gets them all."""
 
 
 @dataclass(slots=True)
@@ -31,7 +32,7 @@ class _Search:
 
 
 class NcclWatch:
-    """`follow` and `joined` never wait."""
+    """Follows one job. `follow` and `joined` never wait."""
 
     def __init__(self, probes: NcclProbes) -> None:
         self._probes = probes
@@ -44,7 +45,7 @@ class NcclWatch:
         self._collectives: CollectivesSeen | None = None
 
     def follow(self, ranks: Mapping[Pid, object]) -> list[CollectivesLaunched]:
-        """Count these processes and no others; what they launched since the last call."""
+        """Count these processes and no others; returns their launches since the last call."""
         now_ns = procfs.boottime_ns()
         self._probes.collect()
         for pid in self._searches.keys() - ranks.keys():
@@ -74,13 +75,13 @@ class NcclWatch:
             self._probes.attach(pid)
 
     def forget(self, pid: Pid) -> None:
-        """It ended, or became another program."""
+        """Stop counting a process that ended or became another program."""
         if self._searches.pop(pid, None) is not None:
             self._launched.pop(pid, None)
             self._probes.forget(pid)
 
     def close(self) -> None:
-        """Count none of them any more."""
+        """Stop counting all processes of the job."""
         for pid in list(self._searches):
             self.forget(pid)
 
@@ -91,9 +92,9 @@ class NcclWatch:
         ranks: Mapping[Pid, object],
         world_size: int | None,
     ) -> list[CollectivesSeen]:
-        """What RAS and the counts say together, as one answer, if either said something new.
+        """RAS and the counts combined into one answer, if either has something new.
 
-        `asks`: there is reason to ask now.
+        `asks`: there is a reason to ask now, usually a stall.
         """
         if not asks:
             self._readings, self._reading_count = [], 0
@@ -112,7 +113,7 @@ class NcclWatch:
     def _answer(
         self, ranks: Mapping[Pid, object], world_size: int | None
     ) -> CollectivesSeen | None:
-        """What the counts say; None where it is too early to say anything new."""
+        """The answer of the counts; None if it is too early for a new one."""
         now_ns = procfs.boottime_ns()
         if self._readings and now_ns - self._readings[-1][0] < NCCL_ANSWER_PAUSE_NS:
             return None
@@ -122,7 +123,7 @@ class NcclWatch:
             return CollectivesSeen(now_ns, now_ns, trouble=self._why_none(ranks))
         whole = world_size == len(ranks) == len(counted)
         found_account = account(self._probes.read(counted), self._host, all_here=whole)
-        # the first and the last since a count changed: all between were alike
+        # the first and the last reading since a count changed; those in between were equal
         first = [
             pair for pair in self._readings[:1] if _names(pair[1]) == _names(found_account.report)
         ]
@@ -170,10 +171,10 @@ def _here(rank: RasRank) -> Pid:
 def chosen(
     collectives: CollectivesSeen | None, own_collectives: CollectivesSeen | None
 ) -> CollectivesSeen | None:
-    """One answer of two about the same operations: they are one kind of evidence.
+    """Chooses between two answers about the same operations, because they are one kind of evidence.
 
-    NCCL's own counts come first, for they are of all hosts. They leave out messages between two ranks: so where all
-    launched the same collectives, who is behind with messages is named.
+    RAS has priority, because it covers all hosts. But it does not count messages between two ranks: if all ranks
+    launched the same collectives, the answer that names the rank behind with messages is used.
     """
     if own_collectives is None or collectives is None:
         return collectives or own_collectives

@@ -1,10 +1,12 @@
-"""What NCCL's own RAS threads say about a job: operation counts of every rank. Pure.
+"""What NCCL's own RAS threads report about a job: operation counts of every rank.
 
-NCCL 2.24 and later answers over TCP (nccl: src/ras/client_support.cc, user guide "RAS"); since
-2.28.7 also as JSON. A report is believed only where its processes are the job's: in a shared
-network namespace the answer may be another job's. Unequal counts alone mean nothing, for ranks are
-never exactly together. Ranks launch operations in one order, so counts that do not move either lie one behind the
-other, and the last has not joined; or two ranks are ahead of each other, and the program called different operations.
+Pure. NCCL 2.24 and later answers over TCP (nccl: src/ras/client_support.cc, user guide "RAS"); since 2.28.7 also as
+JSON. A report counts only if its processes are the job's: in a shared network namespace another job may answer.
+
+Unequal counts alone prove nothing, because ranks are never exactly in step. But all ranks launch operations in the
+same order. So once counts stop moving, there are two cases. Either the counts lie behind one another, and the rank
+with the lowest has not joined; or two ranks are each ahead of the other in some kind, and the program called
+different operations.
 """
 
 from __future__ import annotations
@@ -14,43 +16,43 @@ from collections.abc import Collection, Mapping, Sequence
 from kcover_ebpf.dataclass import dataclass
 
 REMOTE = "remote error"
-"""`RasRank.error` of who only learned that a peer failed."""
+"""`RasRank.error` of a rank that failed only because a peer did."""
 
 
 class RasError(Exception):
-    """The answer is not what the protocol promises; the message says what was wrong."""
+    """The answer breaks the protocol; the message says how."""
 
 
 @dataclass(frozen=True, slots=True)
 class RasRank:
-    """One rank of one communicator."""
+    """One rank of one communicator, as RAS reports it."""
 
     rank: int
-    """In its communicator; -1 in the text report, for all ranks that are not listed."""
+    """Rank number in the communicator; -1 in the text report, for all ranks that are not listed."""
     host: str
     pid: int
-    """As seen in the rank's own pid namespace."""
+    """Process id in the rank's own pid namespace."""
     counts: Mapping[str, int]
-    """Operations launched, by kind; one entry "all" before 2.26 and in the text report."""
+    """Kind -> operations launched; a single entry "all" before 2.26 and in the text report."""
     missing: bool = False
-    """Gave no answer to the other ranks."""
+    """It did not answer the other ranks."""
     gpu: int = 0
-    """CUDA device; it distinguishes the ranks of one process."""
+    """CUDA device number, which distinguishes the ranks of one process."""
     error: str = ""
-    """What its communicator failed of, in words; empty where it did not, and in the text report."""
+    """Why its communicator failed; empty if it did not, and in the text report."""
     aborted: bool = False
-    """It gave the communicator up."""
+    """True if the rank aborted the communicator."""
     many: int = 1
-    """Ranks that it stands for, with rank -1, where not all of a large group are listed."""
+    """Number of ranks represented by this entry (with rank -1), if not all of a large group are listed."""
 
     @property
     def total(self) -> int:
-        """Operations launched, of all kinds."""
+        """Operations launched, summed over all kinds."""
         return sum(self.counts.values())
 
     @property
     def who(self) -> tuple[str, int, int]:
-        """The same for one rank in all communicators."""
+        """Identity of the rank, equal in all of its communicators."""
         return self.host, self.pid, self.gpu
 
 
@@ -62,21 +64,21 @@ class RasCommunicator:
     size: int
     ranks: tuple[RasRank, ...]
     ending: bool = False
-    """Some rank has begun to take it apart: its counts mean nothing any more."""
+    """Some rank has begun to destroy it, so its counts mean nothing any more."""
 
     @property
     def counts(self) -> dict[int, dict[str, int]]:
-        """What each rank that answered has launched."""
+        """Rank number -> launched operations, for each rank that answered."""
         return {rank.rank: dict(rank.counts) for rank in self.ranks if not rank.missing}
 
     @property
     def answered_count(self) -> int:
-        """Ranks that answered."""
+        """Number of ranks that answered, including represented ones."""
         return weight([rank for rank in self.ranks if not rank.missing])
 
     @property
     def groups(self) -> list[tuple[RasRank, ...]]:
-        """Ranks that answered, by what they have launched; the largest group first."""
+        """Ranks that answered, grouped by equal counts; the largest group first."""
         found: dict[frozenset[tuple[str, int]], list[RasRank]] = {}
         for rank in self.ranks:
             if not rank.missing:
@@ -85,7 +87,7 @@ class RasCommunicator:
         return sorted(map(tuple, found.values()), key=weight, reverse=True)
 
     def compared(self) -> RasComparison:
-        """Which ranks are behind and which are at odds; none while it is taken apart."""
+        """Which ranks are behind and which differ; empty while the communicator is being destroyed."""
         groups = self.groups
         if self.ending or len(groups) < 2:
             return RasComparison()
@@ -98,12 +100,12 @@ class RasCommunicator:
 
 
 def weight(ranks: Sequence[RasRank]) -> int:
-    """How many ranks these are, those included that others stand for."""
+    """Number of ranks, including those that an entry represents."""
     return sum(rank.many for rank in ranks)
 
 
 _MOST_GROUPS = 64
-"""Each is compared with each; ranks of one step are in a handful."""
+"""Each group is compared with each; the ranks of one training step form a handful."""
 
 
 def _is_ahead(rank: RasRank, other_rank: RasRank) -> bool:
@@ -115,17 +117,17 @@ def _is_ahead(rank: RasRank, other_rank: RasRank) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RasComparison:
-    """What the ranks of one communicator launched, compared."""
+    """How the launched operations of the ranks in one communicator differ."""
 
     behind: tuple[RasRank, ...] = ()
-    """Another one launched all that these did, and more."""
+    """Some other rank launched everything that these did, and more."""
     sides: tuple[tuple[RasRank, ...], ...] = ()
-    """At odds: groups of which each launched something that another has not; the largest first."""
+    """Groups that each launched something that another group did not; the largest first."""
     equal: bool = True
 
     @property
     def odd(self) -> tuple[RasRank, ...]:
-        """The few among those at odds; none where no side has most of them."""
+        """The minority among `sides`; empty if no side has most of the ranks."""
         if not self.sides or 2 * weight(self.sides[0]) <= sum(map(weight, self.sides)):
             return ()
         return tuple(rank for side in self.sides[1:] for rank in side)
@@ -133,16 +135,16 @@ class RasComparison:
 
 @dataclass(frozen=True, slots=True)
 class RasReport:
-    """One answer."""
+    """One report of RAS, about all communicators that the answering process knows."""
 
     communicators: tuple[RasCommunicator, ...]
     whole: bool
-    """All ranks are listed, or stood for (JSON); False: only those that differ (text)."""
+    """True (JSON): all ranks are listed or represented; False (text): only those that differ."""
     process_count: int | None = None
-    """Processes and devices that answered; None: those that are listed."""
+    """Processes and devices that answered; None: count those that are listed."""
 
     def concerns(self, pids: Collection[int]) -> bool:
-        """Whether any of its processes is one of `pids` (in the ranks' own numbering)."""
+        """Whether any of its processes is one of `pids` (numbers in the ranks' own pid namespace)."""
         return any(rank.pid in pids for comm in self.communicators for rank in comm.ranks)
 
 
@@ -151,31 +153,32 @@ _Pairs = tuple[tuple[RasRank, RasCommunicator], ...]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What several answers say together."""
+    """The conclusions from several consecutive answers."""
 
     moving: bool
-    """Some count grew: the job continues."""
+    """True if some count grew, i.e. the job makes progress."""
     behind: _Pairs = ()
-    """Who launched fewer operations than others, moved no more, and waits for no rank itself."""
+    """Ranks with fewer operations than others whose counts do not move and that wait for no other rank."""
     missing: _Pairs = ()
-    """Who gave no answer to the others, in all these answers."""
+    """Ranks that answered the others in none of these reports."""
     failed: _Pairs = ()
-    """Whose communicator failed: those with an error of their own, else those whose peer failed, else who gave up."""
+    """Ranks whose communicator failed: those with their own error, else those whose peer failed,
+    else those that aborted."""
     odd: _Pairs = ()
-    """Who called another operation than most."""
+    """Ranks that called a different operation from most."""
     sides: tuple[tuple[RasRank, ...], ...] = ()
-    """Of the largest communicator whose ranks called different operations: who called the same."""
+    """The groups of ranks that called the same, in the largest communicator with different operations."""
     equal: bool = True
     """All ranks have launched the same in every communicator."""
     complete: bool = True
-    """False: the answers do not list who is on time, so that equal counts cannot be recognized."""
+    """False: the answers omit ranks that are in step, so equal counts cannot be recognised."""
 
 
 def read(reports: Sequence[RasReport]) -> Reading | None:
-    """What the answers say together; None for fewer than two: a rank is late for a moment always.
+    """The conclusions from several answers; None for fewer than two, because every rank is late for a moment.
 
-    A rank may be behind in one communicator because it waits in another one: who waits nowhere is
-    named. If none is left so, the ranks wait for each other, and none is named.
+    A rank may be behind in one communicator because it waits in another. So only ranks that wait nowhere are named.
+    If none is left, the ranks wait for each other, and none is named.
     """
     if len(reports) < 2:
         return None
@@ -212,7 +215,7 @@ def read(reports: Sequence[RasReport]) -> Reading | None:
 
 
 def _listed(found: Mapping[tuple[str, int, int], tuple[RasRank, RasCommunicator]]) -> _Pairs:
-    """Without those who only stand for others."""
+    """Without the entries that only represent other ranks."""
     return tuple(pair for pair in found.values() if pair[0].rank >= 0)
 
 
@@ -223,13 +226,13 @@ def _failed(comms: Sequence[RasCommunicator], *, any_late: bool) -> _Pairs:
         for rank in comm.ranks
         if rank.error or (rank.aborted and not comm.ending)
     }
-    # a peer's failure is reported as "remote": it lies at the other end
+    # a failure reported as "remote" happened at the peer
     own = [pair for pair in wrong.values() if pair[0].error not in ("", REMOTE)]
     remote = [pair for pair in wrong.values() if pair[0].error == REMOTE]
     gave_up = [pair for pair in wrong.values() if not pair[0].error]
     if own or remote:
         return tuple(own or remote)
-    # who waited in vain gives up by itself after its time-out, so that it is named only where none is late
+    # a rank that waited in vain gives up after its time-out, so it is named only if no rank is late
     return () if any_late else tuple(gave_up)
 
 

@@ -1,7 +1,7 @@
-"""Reads an answer of NCCL's RAS, JSON or text. Pure.
+"""Parses an answer of NCCL's RAS, JSON or text.
 
-Whoever holds the port of a job decides what the answer says, so its parts are counted before anything is built of them:
-a byte of JSON can become thirty in memory.
+Pure. Any process that owns the port decides what the answer contains. So its parts are counted before anything is
+built of them: one byte of JSON can become thirty in memory.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from kcover_ebpf.collectives.ras import REMOTE, RasCommunicator, RasError, RasRa
 
 _MOST_CONTAINERS = 24_000
 _MOST_COMMAS = 80_000
-"""A rank is 3 objects and 15 commas in some 600 bytes, a missing one 2 and 7 in 260: what `REPORT_BYTES` can hold."""
+"""A rank has 3 objects and 15 commas in some 600 bytes, a missing one 2 and 7 in 260; this is what
+fits into `REPORT_BYTES`."""
 _MOST_LINES = 16_000
-"""Of a text report, which lists outliers only."""
+"""Most lines of a text report, which lists only ranks that differ."""
 _MOST_KINDS = 32
 """NCCL counts five kinds of operations (src/init.cc: ncclFuncStr)."""
 _MOST_NUMBER = 1 << 63
 _HOST_TEXT = 64
-"""An address; `inet_ntop` writes at most 45 characters."""
+"""Most characters of an address; `inet_ntop` writes at most 45."""
 _KIND_TEXT = 32
 
 # nccl.h: ncclResult_t, as the JSON report numbers them; 0 is success, 7 an operation that continues
@@ -38,7 +39,7 @@ _FINE = (0, 7)
 
 
 def parse(answer: str) -> RasReport:
-    """A report in either format; raises `RasError`."""
+    """The report in either format; raises `RasError`."""
     text = answer.lstrip()
     if not text:
         raise RasError("empty answer")
@@ -50,16 +51,17 @@ def parse(answer: str) -> RasReport:
         raise RasError(f"not a RAS report: {type(error).__name__}") from error
 
 
-# 2.28.9 forgets a comma between the fields of a missing rank
+# 2.28.9 omits a comma between the fields of a missing rank
 LOST_COMMA = re.compile(r'("|\d|\}|true|false)([ \t\r]*+\n\s*+")')
 
 
 def parse_json(text: str) -> RasReport:
-    """The JSON report; raises `RasError`, or what `parse` makes one of."""
+    """The report in JSON; raises `RasError`, or errors that `parse` converts to it."""
     if text.count("{") + text.count("[") > _MOST_CONTAINERS or text.count(",") > _MOST_COMMAS:
         raise RasError("not a RAS report: more parts than ranks would have")
     if "\\u" in text:
-        # none of its names needs one, and one makes each character of its string four bytes
+        # no name in it needs an escape, and one escape makes each character of its string take four
+        # bytes
         raise RasError("not a RAS report: escaped characters")
     table = _loads(text)
     return RasReport(
@@ -77,16 +79,16 @@ def _loads(text: str) -> Any:
 def communicator_of(
     table: Mapping[str, Any], read_ranks: Sequence[RasRank] = ()
 ) -> RasCommunicator:
-    """One communicator of a JSON report; `read_ranks`: those of it that were read before.
+    """One communicator of a JSON report; `read_ranks`: ranks of it that were parsed before.
 
-    Raises whatever a table raises that is none.
+    Raises the errors of indexing if `table` is not a table.
     """
     ranks = [*read_ranks, *(_rank(rank) for rank in table.get("ranks", ()))]
     absent = table.get("missing_ranks", ())
     ranks += [_missing_rank(item) for item in absent if _gave_no_answer(item)]
     states = [rank.get("status", {}) for rank in table.get("ranks", ())]
     ending = any(state.get("finalize_called") or state.get("destroy_flag") for state in states)
-    # a process that answers and knows the communicator no more has taken it apart
+    # a process that answers but no longer knows the communicator has destroyed it
     ending = ending or not all(_gave_no_answer(item) for item in absent)
     name = str(table["hash"])[:_KIND_TEXT]
     return RasCommunicator(name, _number(table["size"]), tuple(ranks), ending)
@@ -116,7 +118,7 @@ def _rank(table: Mapping[str, Any]) -> RasRank:
 
 
 def _error(result: object) -> str:
-    """What went wrong, in words; empty where nothing did."""
+    """The name of an ncclResult_t; empty for success."""
     if isinstance(result, int):
         return "" if result in _FINE else _RESULTS.get(result, f"error {_number(result)}")
     fine = str(result).upper() in ("SUCCESS", "NCCLSUCCESS", "NCCLINPROGRESS", "NONE")
@@ -125,7 +127,7 @@ def _error(result: object) -> str:
 
 def _number(raw: Any) -> int:
     number = int(raw)
-    # -1 is "not known"; what is larger than the counters of NCCL cannot be reported either
+    # -1 is "unknown"; numbers beyond NCCL's counters cannot be real either
     if not -1 <= number < _MOST_NUMBER:
         raise RasError("not a RAS report: a number out of range")
     return number
@@ -151,7 +153,7 @@ _SIZE = re.compile(r"^\s*\d+\s+\d+\s+\d+\s+\d+\s+(?P<size>\d{1,9})\s+\d+\s+[A-Z]
 
 
 def parse_text(text: str) -> RasReport:
-    """The report for people (before 2.28.7), which lists outliers only; raises `RasError`."""
+    """The human-readable report (before 2.28.7), which lists only ranks that differ; raises `RasError`."""
     if "summary" not in text and "Communicators" not in text:
         raise RasError("not a RAS report")
     if text.count("\n") > _MOST_LINES:
@@ -182,6 +184,6 @@ def _from_text(
 ) -> RasCommunicator:
     ranks = list(listed)
     if name in most:
-        # the many are not listed: one represents them, so that the few can be seen behind
+        # most ranks are not listed: one entry represents them, so that the few can be compared
         ranks.append(RasRank(-1, "", 0, {"all": most[name]}))
     return RasCommunicator(name, size, tuple(ranks))

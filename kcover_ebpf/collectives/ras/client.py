@@ -1,9 +1,9 @@
-"""Speaks NCCL's RAS protocol: one question, one report; and the events of a server that has them.
+"""Speaks NCCL's RAS protocol: requests reports, and receives the events of servers that send them.
 
-Several processes of one namespace share the port (SO_REUSEPORT): a connection lands on any of them,
-also on one that is stopped, where it is accepted and never answered, and, in a namespace that is
-shared, on another job's. So every step has a short time-out, who asks tries several times, and a
-report counts only when one of our own processes holds the other end of the connection.
+Several processes of one network namespace share the port (SO_REUSEPORT), so a connection reaches any of them. If
+that process is stopped, the connection is accepted but never answered. If the namespace is shared, it may belong to
+another job. So every step has a short time-out, a request is tried several times, and a report counts only if one
+of our own processes owns the other end of the connection.
 """
 
 from __future__ import annotations
@@ -27,42 +27,43 @@ from kcover_ebpf.host import bounded, procfs
 from kcover_ebpf.ids import Pid
 
 _MOST_FILES = 16384
-"""Descriptors that are read of one process of a job, to see whether it listens where it is asked."""
+"""Most descriptors examined in one process, to see whether it listens on the port."""
 
 DEFAULT_PORT = 28028
 _PROTOCOL = 2
 REPORT_BYTES = 2 * 1024 * 1024
-"""NCCL writes some 600 bytes for each rank of each communicator, so this is 512 ranks in six of them; a larger report
-is read as it comes. Whoever listens on the port decides what arrives here."""
+"""Most bytes of a report. NCCL writes some 600 bytes for each rank of each communicator, so this is
+512 ranks in six of them; larger reports are parsed as a stream. The process that listens on the
+port decides how much arrives."""
 _LINE_BYTES = 4096
-"""An answer or event of NCCL is shorter than 300."""
+"""Most bytes of a line; answers and events of NCCL are shorter than 300."""
 _EVENTS_BYTES = 64 * 1024
 _EVENTS = 256
-"""One is sent for each process that dies or joins."""
+"""Most events read at once; one is sent for each process that dies or joins."""
 _READERS = threading.BoundedSemaphore(2)
-"""Reports being read and parsed at any time, whatever number of jobs is asked: so their memory is bounded, too."""
+"""Most reports read and parsed at the same time, however many jobs there are; this bounds memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class RasPatience:
-    """How long to wait, in seconds, and how often to try."""
+    """Time limits in seconds, and the number of attempts."""
 
     connect_s: float = 1.0
-    """Also for each short answer."""
+    """Limit for connecting, and for each short answer."""
     collect_s: float = 5.0
-    """Time for the RAS threads of all ranks to answer; NCCL's own default."""
+    """Limit for the RAS threads of all ranks to answer; NCCL's own default."""
     tries: int = 4
 
 
 @dataclass(frozen=True, slots=True)
 class RasPlace:
-    """Where the ranks of a job answer: one listener's address in one network namespace."""
+    """The address of one RAS listener in one network namespace, and the job's processes there."""
 
     address: tuple[str, int]
     pid: Pid
-    """A process in that namespace."""
+    """Any process in that namespace, which is entered through it."""
     pids: Mapping[int, Pid]
-    """The processes of the job there: number in their own pid namespace -> number in ours."""
+    """The job's processes there: number in their own pid namespace -> number in ours."""
 
 
 def port_of(environ_value: str | None) -> int:
@@ -73,39 +74,39 @@ def port_of(environ_value: str | None) -> int:
 
 
 class RasSource(Protocol):
-    """Who asks. Its calls take as long as `patience` says, so they are none for the sensor's own loop."""
+    """Sends the requests. Calls may take as long as `patience` allows, so the sensor's loop must not make them."""
 
     def ask(self, place: RasPlace, patience: RasPatience) -> RasReport:
-        """A report of this job; raises `RasError` when no try gives one."""
+        """A report of this job; raises `RasError` if no attempt succeeds."""
         ...
 
     def dead(self, place: RasPlace, patience: RasPatience, seconds: float) -> list[tuple[str, int]]:
-        """(host, pid there) of each process that a server of 2.29 or later calls dead within so many seconds.
+        """(host, pid there) of each process that a server of 2.29 or later reports dead within `seconds`.
 
-        Returns at once with nothing where the server knows no such thing.
+        Returns an empty list at once if the server has no such events.
         """
         ...
 
 
 class RasHere:
-    """Asks in this process."""
+    """A `RasSource` that connects from this process."""
 
     def ask(self, place: RasPlace, patience: RasPatience) -> RasReport:
-        """As `RasSource` says."""
+        """A report of this job; raises `RasError` if no attempt succeeds."""
         return ask(place, patience)
 
     def dead(self, place: RasPlace, patience: RasPatience, seconds: float) -> list[tuple[str, int]]:
-        """As `RasSource` says."""
+        """Processes reported dead within `seconds`; see `RasSource.dead`."""
         return dead_peers(listen(place, patience, seconds))
 
 
 def ask(place: RasPlace, patience: RasPatience) -> RasReport:
-    """As a `RasSource` does."""
+    """A report of this job over a new connection; see `RasSource.ask`."""
     return tried(place, patience, partial(report_over, place=place, patience=patience))
 
 
 def listen(place: RasPlace, patience: RasPatience, seconds: float) -> list[str]:
-    """As `listen_over`, over a new connection."""
+    """The events of a server over a new connection; see `listen_over`."""
     try:
         with connect(place.address, patience.connect_s, place.pid) as connection:
             return listen_over(connection, place, patience, seconds)
@@ -116,7 +117,7 @@ def listen(place: RasPlace, patience: RasPatience, seconds: float) -> list[str]:
 def tried(
     place: RasPlace, patience: RasPatience, read: Callable[[socket.socket], RasReport]
 ) -> RasReport:
-    """A report of this job by `read`, over a new connection each time; raises `RasError` when no try gives one."""
+    """A report of this job by `read`, with a new connection for each attempt; raises `RasError` if none succeeds."""
     failure = "no answer"
     for _ in range(patience.tries):
         try:
@@ -132,7 +133,7 @@ def tried(
 
 
 def report_over(connection: socket.socket, place: RasPlace, patience: RasPatience) -> RasReport:
-    """What the server at the other end says; raises `RasError`, `OSError`."""
+    """The report of the server at the other end; raises `RasError`, `OSError`."""
     stream = _greeted(connection, place, patience)
     with _reader(patience):
         return _report(stream, patience, place.pids)
@@ -141,7 +142,7 @@ def report_over(connection: socket.socket, place: RasPlace, patience: RasPatienc
 def listen_over(
     connection: socket.socket, place: RasPlace, patience: RasPatience, seconds: float
 ) -> list[str]:
-    """What a server sends within so many seconds, one JSON object each."""
+    """Events that a server sends within `seconds`, one JSON object each."""
     end_s = time.monotonic() + seconds
     reported: list[str] = []
     size = 0
@@ -161,7 +162,7 @@ def listen_over(
 
 
 def dead_peers(lines: list[str]) -> list[tuple[str, int]]:
-    """(host, pid there) of each process that an event calls dead; other events are passed over."""
+    """(host, pid there) of each process that an event reports dead; other events are skipped."""
     found = []
     for line in lines:
         try:
@@ -174,7 +175,7 @@ def dead_peers(lines: list[str]) -> list[tuple[str, int]]:
 
 
 class _Stream:
-    """Lines over a connection. `until_s`, of the monotonic clock, ends a call however slowly bytes come."""
+    """Lines over a connection. `until_s` (monotonic) ends a call even if bytes keep arriving slowly."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -185,7 +186,7 @@ class _Stream:
         self._connection.sendall(line.encode() + b"\n")
 
     def line(self, until_s: float) -> str:
-        """The next line, or what there is before the end of file; raises `RasError` if it is too long."""
+        """The next line, or the rest before the end of the stream; raises `RasError` if it is too long."""
         while b"\n" not in self._left:
             if len(self._left) > _LINE_BYTES:
                 raise RasError(f"a line of more than {_LINE_BYTES} bytes")
@@ -197,7 +198,7 @@ class _Stream:
         return line.decode("utf-8", "replace").strip()
 
     def rest(self, until_s: float) -> Iterator[bytes]:
-        """All that comes until the end of file."""
+        """All bytes until the end of the stream."""
         yield self._left
         while chunk := self._receive(until_s):
             yield chunk
@@ -211,16 +212,16 @@ class _Stream:
 
 
 def _greeted(connection: socket.socket, place: RasPlace, patience: RasPatience) -> _Stream:
-    """A conversation with one of our own processes, in JSON where it knows that."""
+    """A conversation with one of our own processes, in JSON if the server supports it."""
     stream = _Stream(connection)
     greeting = _say(stream, f"CLIENT PROTOCOL {_PROTOCOL}", patience)
     if not greeting.startswith("SERVER PROTOCOL "):
         raise RasError(f"not a RAS server: {greeting[:80]!r}")
-    # before the greeting the connection may not have been accepted, and belongs to no process
+    # before the greeting, the connection may not have been accepted, and then no process owns it
     if not _is_ours(connection, place):
         raise RasError("another job answered")
     _say(stream, f"TIMEOUT {int(patience.collect_s)}", patience)
-    # older versions answer with an error, and then report in text
+    # older versions answer with an error, and send the report as text
     _say(stream, "SET FORMAT json", patience)
     return stream
 
@@ -258,7 +259,7 @@ def _report(stream: _Stream, patience: RasPatience, pids: Collection[int]) -> Ra
             found.clear()
     if large is not None:
         return large.finish()
-    # names and numbers are ASCII; one byte a character, whatever is sent
+    # names and numbers are ASCII: decode one character per byte, whatever was sent
     return parse(found.decode("latin-1"))
 
 

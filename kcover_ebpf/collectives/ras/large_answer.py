@@ -1,11 +1,11 @@
-"""An answer of NCCL's RAS of any size, read as it comes: what it says of each rank goes into one of few groups. Pure.
+"""Parses a RAS answer of any size as a stream, and merges its ranks into a few groups.
 
-A job of 10,000 ranks answers 40 MB. Ranks of a communicator that have launched the same are one group, and of a
-large group a few ranks represent all (`RasRank.many`): so what is kept, and what travels on, grows with the
-communicators and with the ranks that differ. A rank that differs anywhere is kept everywhere, for it may be behind in
-one communicator because it waits in another.
+Pure. A job of 10,000 ranks answers with 40 MB. Ranks of a communicator that have launched the same form a group,
+and a few ranks represent all of a large group (`RasRank.many`). So memory, and what is sent on, grows with the
+number of communicators and of ranks that differ, not with the job.
 
-Whoever listens on the port decides what arrives, so every part has its bound.
+A rank that differs in one communicator is kept in all of them, because it may be behind in one while it waits in
+another. Any process may listen on the port, so every part has a bound.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from kcover_ebpf.collectives.ras.answer import LOST_COMMA, communicator_of
 
 _MOST_BYTES = 256 << 20
 _MOST_RANKS = 1 << 18
-"""Entries of ranks in communicators: 32,768 ranks in eight."""
+"""Most entries of ranks in communicators: 32,768 ranks in eight."""
 _MOST_COMMUNICATORS = 1 << 15
 _MOST_VALUE = 16 << 10
-"""A rank is some 600 bytes, and whatever else a communicator has less."""
+"""Most bytes of one value: a rank has some 600, everything else of a communicator less."""
 _MOST_FIELDS = 64
 _BLOCK = 64 << 10
 _MOST_APART = 512
-"""Ranks that differ from most of a communicator and are kept one by one."""
+"""Most ranks that differ from the rest of their communicator and are kept individually."""
 _MOST_LISTED = 256
-"""Communicators that are kept one by one; those in which all is equal become one."""
+"""Most communicators kept individually; those whose ranks are all equal are merged into one."""
 _SAMPLES = 2
-"""Ranks of a group that are listed even so: where they move, all of it does."""
+"""Ranks listed even of a group of equals: if they move, the whole group does."""
 
 _BEGIN = re.compile(r'"communicators"\s*+:\s*+\[')
 _BLANK = re.compile(r"[\s,]*+")
@@ -41,17 +41,17 @@ _LISTS = ("ranks", "missing_ranks")
 
 
 class LargeAnswer:
-    """Takes the bytes of one report in JSON; raises `RasError` for whatever is none."""
+    """Takes the bytes of one JSON report; raises `RasError` if they are something else."""
 
     def __init__(self, pids: Collection[int]) -> None:
-        """`pids`: of the job's own processes, as the ranks number them; they are kept one by one."""
+        """`pids`: numbers of the job's own processes in the ranks' pid namespace; these are kept individually."""
         self._pids = frozenset(pids)
         self._text, self._at = "", 0
         self._blocks: list[bytes] = []
         self._waiting = self._size = self._rank_count = 0
         self._has_begun = self._is_over = False
         self._table: dict[str, Any] | None = None
-        """Of the communicator that is being read, without its ranks."""
+        """Fields of the communicator that is being parsed, without its ranks."""
         self._list = ""
         self._ranks: list[RasRank] = []
         self._is_ending = False
@@ -59,7 +59,7 @@ class LargeAnswer:
         self._found: list[RasCommunicator] = []
 
     def feed(self, block: bytes) -> None:
-        """The next bytes."""
+        """Parse the next bytes of the report; they may end anywhere."""
         self._size += len(block)
         if self._size > _MOST_BYTES:
             raise RasError(f"a report of more than {_MOST_BYTES >> 20} MiB")
@@ -69,14 +69,14 @@ class LargeAnswer:
             self._read(is_last=False)
 
     def finish(self) -> RasReport:
-        """What it says, once all of it was fed."""
+        """The report, after all bytes were fed; raises `RasError` if it is incomplete."""
         self._read(is_last=True)
         if not self._is_over:
             raise RasError("not a RAS report: it ends too early")
         return _compact(self._found, self._pids)
 
     def _read(self, *, is_last: bool) -> None:
-        # names and numbers are ASCII; one byte a character, whatever is sent
+        # names and numbers are ASCII: decode one character per byte, whatever was sent
         self._text = self._text[self._at :] + b"".join(self._blocks).decode("latin-1")
         self._at, self._blocks, self._waiting = 0, [], 0
         if "\\u" in self._text:
@@ -92,7 +92,7 @@ class LargeAnswer:
             raise RasError("not a RAS report: a part that is too long")
 
     def _step(self, *, is_last: bool) -> bool:
-        """Read one part; False where it has not come as a whole yet."""
+        """Parse one part; False if it has not arrived completely."""
         if not self._has_begun:
             begin = _BEGIN.search(self._text)
             if begin is None:
@@ -157,7 +157,7 @@ class LargeAnswer:
         self._ranks += [self._shared(rank) for rank in read.ranks]
 
     def _shared(self, rank: RasRank) -> RasRank:
-        """The same with parts that others have, too: thousands of ranks have launched the same on few hosts."""
+        """The rank with fields shared between equal ranks: thousands of ranks have the same counts on few hosts."""
         key = tuple(rank.counts.items())
         counts = self._interned.setdefault(key, rank.counts)
         host = self._interned.setdefault(rank.host, rank.host)
@@ -182,7 +182,7 @@ class LargeAnswer:
 
 
 def _compact(found: list[RasCommunicator], pids: frozenset[int]) -> RasReport:
-    """The same without most of the ranks that are as most others are."""
+    """The report without most of the ranks that equal the majority."""
     processes = {rank.who for comm in found for rank in comm.ranks}
     groups = [comm.groups for comm in found]
     apart = {rank.who for group in groups for others in group[1:] for rank in others[:_MOST_APART]}
@@ -226,7 +226,7 @@ def _listed(
     apart: Collection[tuple[str, int, int]],
     pids: Collection[int],
 ) -> list[RasCommunicator]:
-    """Those that differ or have processes of ours; all others as one, whose counts are the sums of theirs."""
+    """Communicators that differ or contain our processes; all others merged into one, with summed counts."""
     kept: list[RasCommunicator] = []
     sums: dict[str, int] = {}
     size = 0

@@ -1,4 +1,4 @@
-"""Network namespaces of other processes: connections made inside, and who holds the other end."""
+"""Network namespaces of other processes: connects inside them, and finds the owner of the other end."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _CLONE_NEWNET = 0x40000000
 
 
 def namespace_of(pid: Pid | None = None) -> str:
-    """Identity of a process's network namespace, ours for None; raises `OSError` when it is gone."""
+    """Identity of a process's network namespace, ours for None; raises `OSError` if the process is gone."""
     return str((procfs.PROC / (str(pid) if pid else "self") / "ns/net").readlink())
 
 
 def pid_inside(pid: Pid) -> int:
-    """The process's number in its own pid namespace; its number here where that cannot be read."""
+    """The process's number in its own pid namespace; its number here if that cannot be read."""
     numbers = procfs.namespace_numbers(pid)
     return numbers[-1] if numbers else pid
 
@@ -29,8 +29,8 @@ def pid_inside(pid: Pid) -> int:
 def connect(address: tuple[str, int], timeout_s: float, pid: Pid) -> socket.socket:
     """A connection made in the network namespace of `pid`; raises `OSError`.
 
-    A socket stays in the namespace in which it was made. Another one is entered by a thread of its
-    own, which need not return; that takes CAP_SYS_ADMIN.
+    A socket belongs to the namespace in which it was created. Entering another one takes CAP_SYS_ADMIN and a
+    separate thread, which need not return to ours.
     """
     if namespace_of(pid) == namespace_of():
         return socket.create_connection(address, timeout_s)
@@ -67,10 +67,10 @@ def _enter(namespace: int) -> None:
 
 
 def holder_inode(connection: socket.socket, pid: Pid) -> int | None:
-    """Inode of the socket at the other end of a connection within the namespace of `pid`."""
+    """Inode of the socket at the other end of a connection, within the namespace of `pid`."""
     ours, theirs = connection.getsockname()[:2], connection.getpeername()[:2]
     for table in ("tcp", "tcp6"):
-        # line by line: a job may have very many connections
+        # line by line, because a job may have very many connections
         try:
             with (procfs.PROC / str(pid) / "net" / table).open() as lines:
                 for line in lines:
@@ -84,7 +84,7 @@ def holder_inode(connection: socket.socket, pid: Pid) -> int | None:
 
 
 def _endpoint(text: str) -> tuple[str, int] | None:
-    """Address and port as /proc/net/tcp writes them: words of four bytes in the host's order."""
+    """Address and port in the form of /proc/net/tcp: four-byte words in the host's byte order."""
     raw, _, port = text.partition(":")
     try:
         data = bytes.fromhex(raw)

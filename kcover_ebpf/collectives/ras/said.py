@@ -1,4 +1,4 @@
-"""What a reading of counts says of a job's ranks, as the fact that is judged. Pure."""
+"""Converts a reading of counts into the fact that is judged. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kcover_ebpf.facts.host import (
 from kcover_ebpf.ids import Pid
 
 _MOST_NAMED = 16
-"""More than one is a list for people only, and it travels in a report."""
+"""Most ranks named in a fact, which travels in a report. A longer list would only serve a human reader."""
 _MOST_SIDES = 8
 _MOST_LAGS = 4
 _MOST_HOSTS = 64
-"""A rack has fewer, and of more the number is said. It travels in a report."""
+"""Most hosts named in a fact; a rack has fewer. For more, only the number is reported."""
 _MOST_SLOTS = 16
 
 
@@ -30,7 +30,7 @@ def fact(
     answers: int,
     here: Callable[[RasRank], Pid | None],
 ) -> CollectivesSeen:
-    """The fact of `answers` answers between two boottimes; `here`: the process of this host that a rank is."""
+    """The fact of `answers` answers between two boottimes; `here` maps a rank to its process on this host."""
     behind, missing, failed, odd = (
         tuple(_rank(*pair, here) for pair in pairs[:_MOST_NAMED])
         for pairs in (reading.behind, reading.missing, reading.failed, reading.odd)
@@ -87,7 +87,7 @@ def _lags(behind: Sequence[tuple[RasRank, RasCommunicator]]) -> tuple[Collective
 
 
 def _distance(rank: RasRank, furthest_rank: RasRank) -> tuple[int, str]:
-    """By how many operations, and of which kind where it is one."""
+    """How many operations `rank` is behind, and their kind if it is only one."""
     short = {
         kind: count - rank.counts.get(kind, 0)
         for kind, count in furthest_rank.counts.items()

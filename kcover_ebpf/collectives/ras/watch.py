@@ -1,11 +1,11 @@
-"""Asks a stalled job's own NCCL who holds it up, beside the sensor's loop and never in it.
+"""Asks the NCCL of a stalled job which rank holds it up, in a thread outside the sensor's loop.
 
-Only while a job has stalled: a collection visits every process of the job. The questions come a
-second apart at first, then ever more rarely. A thread asks; the loop takes what it found.
+It asks only while a job has stalled, because each request visits every process of the job. Requests start one
+second apart and then become rarer. The loop takes the results when they are there.
 
-Each process answers for all: one asker is enough. Agents do not talk to each other, so each knows its turn from the
-numbers of its own ranks (`turn_s`): the node of rank 0 asks immediately; the next ones do after a pause, for the agent
-there may be missing, or its ranks may have no RAS.
+Any process can answer for all of them, so one asking node is enough. Agents do not talk to each other; each derives
+its turn from the numbers of its own ranks (`turn_s`). The node of rank 0 asks immediately. The next nodes ask after
+a pause, in case that agent is missing or its ranks have no RAS.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from kcover_ebpf.tunables.collectives import RAS_FIRST_PAUSES_S, RAS_LATER_PAUSE
 
 ADDRESS_VARIABLE = "NCCL_RAS_ADDR"
 _MOST_TURNS = 4
-"""Where the first nodes have no RAS, the others have none either."""
+"""If the first nodes have no RAS, the others will not have it either."""
 _KEPT = 3
-"""A count must not have moved in so many answers in a row (two, while there are not more)."""
+"""Answers in a row in which a count must not have moved (two, while no more have arrived)."""
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class RasWatch:
-    """One job's questions. `tick` never waits."""
+    """The requests for one job. `tick` never waits."""
 
     def __init__(
         self, patience: RasPatience | None = None, source: RasSource | None = None
     ) -> None:
-        """`source`: who asks; None: this process."""
+        """`source`: sends the requests; None: this process does."""
         self._patience, self._source = patience or RasPatience(), source or RasHere()
         self._inquiry: _Inquiry | None = None
         self._last_inquiry: _Inquiry | None = None
@@ -62,9 +62,9 @@ class RasWatch:
         world_size: int | None = None,
         turn_s: float | None = 0.0,
     ) -> list[CollectivesSeen]:
-        """What was learned since the last call; `asks`: there is reason to ask now.
+        """Results since the last call; `asks`: there is a reason to ask now, usually a stall.
 
-        `turn_s`: so long after there first was, in seconds; None: another node asks.
+        `turn_s`: seconds to wait after the reason first appeared; None: another node asks.
         """
         if not asks:
             self.close()
@@ -75,7 +75,8 @@ class RasWatch:
             return []
         if self._inquiry is None:
             if self._last_inquiry is not None and not self._last_inquiry.has_ended:
-                # who answers slowly and is suspicious now and then must not collect threads
+                # a job that answers slowly and is suspicious from time to time must not collect
+                # threads
                 return []
             places = find_places(ranks)
             if places:
@@ -86,7 +87,7 @@ class RasWatch:
         return self._inquiry.take()
 
     def close(self) -> None:
-        """Ask no more; a question under way ends by itself and its answer is dropped."""
+        """Stop asking; a request under way ends by itself and its answer is dropped."""
         self._since_ns = None
         if self._inquiry is not None:
             self._inquiry.stop()
@@ -94,7 +95,7 @@ class RasWatch:
 
 
 def find_places(ranks: Mapping[Pid, ProcessHistory]) -> list[RasPlace]:
-    """One listener of NCCL's RAS for each network namespace in which ranks of the job have one."""
+    """One RAS listener for each network namespace in which ranks of the job have one."""
     members: dict[str, dict[int, Pid]] = defaultdict(dict)
     addresses: dict[str, tuple[tuple[str, int], Pid]] = {}
     for pid, process in ranks.items():
@@ -125,13 +126,13 @@ def _listens(sample: SocketSample, port: int) -> bool:
 
 
 def _hosts(ranks: Mapping[Pid, ProcessHistory]) -> frozenset[str]:
-    """The addresses of this host that the job uses: so RAS names the hosts of its processes."""
+    """Addresses of this host that the job uses, because RAS names hosts by address."""
     sockets = (socket for view in ranks.values() for socket in view.sockets.values())
     return frozenset(socket.local[0] for socket in sockets)
 
 
 class _Inquiry:
-    """The questions during one suspicion, asked by a thread."""
+    """The requests during one suspicion, sent by a thread."""
 
     def __init__(
         self,
@@ -151,7 +152,7 @@ class _Inquiry:
 
     @property
     def has_ended(self) -> bool:
-        """True once the question that was under way at `stop` is over."""
+        """True once the request that was under way at `stop` has ended."""
         return not self._thread.is_alive()
 
     def take(self) -> list[CollectivesSeen]:
@@ -194,7 +195,7 @@ class _Inquiry:
             return answers
         if reading.moving:
             self._publish(CollectivesSeen(procfs.boottime_ns(), answers[0][0], moving=True))
-            # what was counted before this movement says nothing about which rank makes no progress after it
+            # counts from before this movement do not show which rank makes no progress after it
             return answers[-1:]
         named = reading.behind or reading.missing or reading.failed or reading.sides
         if named or reading.complete:
@@ -202,7 +203,7 @@ class _Inquiry:
         return answers
 
     def _pause(self, pause_s: float, answers: list[tuple[int, RasReport]]) -> None:
-        """Wait; a server that sends events shortens the wait where it announces a dead process."""
+        """Wait; an event that reports a dead process ends the wait early."""
         begun_ns = procfs.boottime_ns()
         if answers and pause_s <= RAS_FIRST_PAUSES_S[-1]:
             dead = self._source.dead(self._places[0], self._patience, pause_s)
@@ -219,7 +220,7 @@ class _Inquiry:
         return replace(collectives, unseen=self._unseen)
 
     def _here(self, rank: RasRank) -> Pid | None:
-        """The process of this host that is meant; numbers inside pods are alike on all hosts."""
+        """The process on this host that `rank` is; process ids inside pods repeat across hosts."""
         if rank.host not in self._hosts:
             return None
         found = {place.pids[rank.pid] for place in self._places if rank.pid in place.pids}
@@ -231,7 +232,7 @@ class _Inquiry:
 
 
 def _uncovered(report: RasReport, world_size: int | None) -> str:
-    """That the answer is not about all ranks, where it lists those that it is about."""
+    """A sentence if the answer does not cover all ranks and lists those that it covers; else empty."""
     count = report.process_count
     if count is None:
         count = len({rank.who for comm in report.communicators for rank in comm.ranks})
@@ -241,7 +242,7 @@ def _uncovered(report: RasReport, world_size: int | None) -> str:
 
 
 def _joined(reports: Sequence[RasReport]) -> RasReport:
-    """One report of all namespaces: each server knows the processes that it shares a communicator with."""
+    """One report of all namespaces; each server knows only processes that share a communicator with it."""
     comms: dict[str, RasCommunicator] = {}
     for report in reports:
         for comm in report.communicators:
@@ -269,13 +270,14 @@ def _ranks_of(
 
 
 def turn_s(numbers: Collection[int | None], world_size: int | None) -> float | None:
-    """Seconds from the beginning of a stall until this node asks; None: it leaves that to others.
+    """Seconds from the beginning of a stall until this node asks; None: other nodes ask.
 
-    `numbers`: of the ranks here. Without numbers, or where all ranks are here, no other node can be relied upon.
+    `numbers`: rank numbers on this node. Without numbers, or if all ranks are here, this node asks, because it
+    cannot rely on another.
     """
     known = [number for number in numbers if number is not None]
     if world_size is None or not known or len(known) >= world_size:
         return 0.0
-    # ranks are dealt out to nodes in blocks, by nearly every launcher
+    # nearly every launcher assigns ranks to nodes in blocks
     before = -(-min(known) // len(known))
     return before * RAS_TURN_S if before < _MOST_TURNS else None

@@ -1,1 +1,1 @@
-"""PyTorch's flight recorder: asks the ranks of a stalled job for what theirs hold."""
+"""PyTorch's flight recorder: requests the recordings of a stalled job's ranks."""

@@ -1,7 +1,7 @@
-"""One rank's recorder: ask for a dump by its pipe, and read the file that it writes.
+"""Requests a dump of one rank's flight recorder through its pipe, and reads the file that the rank writes.
 
-The heartbeat monitor of a rank reads its pipe once a second (TORCH_NCCL_COORD_CHECK_MILSEC) and answers any bytes by
-a dump; the training continues. Sources: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (HeartbeatMonitor),
+The heartbeat monitor of a rank reads its pipe once a second (TORCH_NCCL_COORD_CHECK_MILSEC) and answers any bytes
+with a dump; the training continues. Sources: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (HeartbeatMonitor),
 DumpPipe in ProcessGroupNCCL.hpp, DebugInfoWriter in FlightRecorder.cpp.
 """
 
@@ -24,32 +24,32 @@ from kcover_ebpf.host.rank_files import RankFileError
 from kcover_ebpf.ids import Pid
 
 _PARSING = threading.Lock()
-"""One dump at a time: what is built of one may take 50 MiB, and each rank of the node may have one."""
+"""Parse one dump at a time: one may need 50 MiB, and each rank of the node may have one."""
 Mark = rank_files.FileIdentity
-"""What distinguishes one version of a file from the next; None while there is none."""
+"""Identity of one version of a file, to detect that it was rewritten; None if the file does not exist."""
 
 
 class RequestError(Exception):
-    """The dump cannot be had; the message says why."""
+    """The dump cannot be obtained; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankRecorder:
-    """Where one rank listens and where it writes."""
+    """The pipe of one rank and the file that it writes."""
 
     pid: Pid
     rank: int
     start_ns: int
-    """When the process began (boottime): its number may be another's by now."""
+    """Start of the process (boottime), because its number may be reused."""
     pipe: str
     file: str | None
-    """None where the rank does not say."""
+    """Path of the dump; None if the rank's environment does not set it."""
 
 
 def recorder_of(
     pid: Pid, rank: int | None, start_ns: int, environ: Mapping[str, str]
 ) -> RankRecorder | None:
-    """None for a rank that listens to no pipe, or has no number."""
+    """Pipe and file of a rank; None if it opens no pipe or has no rank number."""
     prefix = environ.get(RECORDER_PIPE)
     if not prefix or rank is None:
         return None
@@ -62,34 +62,35 @@ def recorder_of(
 
 
 class RecorderSource(Protocol):
-    """Who asks and reads. May block; used by several threads."""
+    """Requests and reads dumps. Calls may block; used by several threads."""
 
     def request(self, recorder: RankRecorder) -> Mark:
-        """Ask by one byte; the mark of the file that was there before. Raises `RequestError`."""
+        """Request a dump by one byte; returns the mark of the previous file. Raises `RequestError`."""
         ...
 
     def fetch(self, recorder: RankRecorder, before: Mark) -> tuple[Mark, RankRecord | str]:
-        """The record in a file newer than `before`, or what is wrong with that file as yet; the mark of what was read.
+        """The record in a file newer than `before`, with the mark of that file.
 
-        An empty text: there is no newer file. Raises `RequestError` where waiting is of no use.
+        While there is none, a text says what is wrong with the file so far; an empty text means that there is no
+        newer file. Raises `RequestError` if waiting is pointless.
         """
         ...
 
 
 class RecordersHere:
-    """Reads in this process."""
+    """A `RecorderSource` that reads in this process."""
 
     def request(self, recorder: RankRecorder) -> Mark:
-        """As `RecorderSource` says."""
+        """Request a dump; see `RecorderSource.request`."""
         return request(recorder)
 
     def fetch(self, recorder: RankRecorder, before: Mark) -> tuple[Mark, RankRecord | str]:
-        """As `RecorderSource` says."""
+        """The record in a newer file; see `RecorderSource.fetch`."""
         return fetch(recorder, before)
 
 
 def request(recorder: RankRecorder) -> Mark:
-    """As a `RecorderSource` does."""
+    """Request a dump; see `RecorderSource.request`."""
     if recorder.file is None:
         raise RequestError(f"{RECORDER_FILES[0]} is not set, so where it writes is not known")
     _check(recorder)
@@ -112,7 +113,7 @@ def request(recorder: RankRecorder) -> Mark:
 
 
 def fetch(recorder: RankRecorder, before: Mark) -> tuple[Mark, RankRecord | str]:
-    """As a `RecorderSource` does."""
+    """The record in a newer file; see `RecorderSource.fetch`."""
     if recorder.file is None:
         raise RequestError("where it writes is not known")
     _check(recorder)
@@ -131,7 +132,7 @@ def fetch(recorder: RankRecorder, before: Mark) -> tuple[Mark, RankRecord | str]
         try:
             dump = recorder_dump.read(data)
         except DumpError as error:
-            # it may be half written
+            # the file may be incomplete
             return mark, str(error)
         return mark, recorder_dump.record_of(dump, recorder.pid, recorder.rank)
 

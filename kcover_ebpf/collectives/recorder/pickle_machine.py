@@ -1,8 +1,8 @@
-"""Reads a pickle that holds nothing but data, without Python's own reader. Pure.
+"""Reads a pickle of plain data without Python's own unpickler.
 
-A pickle is a program: the one of the standard library imports and calls what the bytes say. This machine knows
-only the instructions that build numbers, texts, lists, tuples and dictionaries, with bounds on all of them;
-whatever else comes ends it. Source of the instructions: CPython's Lib/pickletools.py.
+Pure. A pickle is a program: the unpickler of the standard library imports and calls what the bytes say. This
+machine knows only the instructions that build numbers, texts, lists, tuples and dictionaries, with bounds on all of
+them; any other instruction ends it. Source of the instructions: CPython's Lib/pickletools.py.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import struct
 from collections.abc import Callable
 
 MOST_BYTES = 4 << 20
-"""Of a pickle. A recorder of 2,000 calls, PyTorch's default, dumps 0.4 MB."""
+"""Most bytes of a pickle. A recorder of 2,000 calls, PyTorch's default, dumps 0.4 MB."""
 _MOST_STEPS = 600_000
-"""Instructions: 2,000 calls with 25 frames each take 145,000, and 0.2 s to read."""
+"""Most instructions: 2,000 calls with 25 frames each take 145,000, and 0.2 s to read."""
 _MOST_CONTAINERS = 300_000
-"""Each takes some 60 bytes of ours for one byte of the pickle."""
+"""Each container takes some 60 bytes of memory for one byte of the pickle."""
 _MOST_MARKS = 64
-"""How deep containers that are being filled may nest."""
+"""Deepest nesting of containers that are being filled."""
 _MOST_TEXT_BYTES = 64 << 10
 _LONG_BYTES = 8
 
 
 class PickleError(ValueError):
-    """It is not a pickle of plain data, or a larger one than any that is meant; the message says which."""
+    """The bytes are not a pickle of plain data, or exceed a bound; the message says which."""
 
 
 def load(data: bytes) -> object:
@@ -45,7 +45,7 @@ class _Machine:
         self._container_count = 0
 
     def run(self) -> object:
-        """Step until the instruction to stop."""
+        """Execute instructions until STOP; returns the value on top of the stack."""
         for _ in range(_MOST_STEPS):
             code = self._byte()
             if code == ord("."):
@@ -91,7 +91,7 @@ class _Machine:
         return self._stack[-1]
 
     def _items(self) -> list[object]:
-        """All since the last mark; the stack below is restored."""
+        """Pop everything since the last mark, and restore the stack below it."""
         if not self._marks:
             raise PickleError("it lacks a mark")
         items, self._stack = self._stack, self._marks.pop()
@@ -109,7 +109,7 @@ class _Machine:
     # --- instructions
 
     def nothing(self, size: int = 0) -> None:
-        """The version of the protocol, or the length of a frame: neither matters here."""
+        """Skip the argument of PROTO or FRAME: neither matters here."""
         self._bytes(size)
 
     def mark(self) -> None:
@@ -120,57 +120,57 @@ class _Machine:
         self._stack = []
 
     def put(self, size: int) -> None:
-        """Remember the value on top under a number."""
+        """Store the value on top in the memo under a number."""
         self._memo[self._number(size)] = self._top()
 
     def memoize(self) -> None:
-        """Remember the value on top under the next number."""
+        """Store the value on top in the memo under the next number."""
         self._memo[len(self._memo)] = self._top()
 
     def get(self, size: int) -> None:
-        """Push what was remembered."""
+        """Push a value from the memo, by a number of `size` bytes."""
         try:
             self._stack.append(self._memo[self._number(size)])
         except KeyError:
             raise PickleError("it refers to what is not there") from None
 
     def whole(self, size: int, *, signed: bool = False) -> None:
-        """A whole number of so many bytes."""
+        """Push an integer of `size` bytes."""
         self._push(self._number(size, signed=signed))
 
     def long(self) -> None:
-        """A whole number that says its own length."""
+        """Push an integer whose first byte is its length."""
         size = self._byte()
         if size > _LONG_BYTES:
             raise PickleError("it has a number of more than 64 bits")
         self._push(self._number(size, signed=True))
 
     def real(self) -> None:
-        """A floating-point number."""
+        """Push a float: eight bytes, big-endian."""
         self._push(struct.unpack(">d", self._bytes(8))[0])
 
     def text(self, size: int) -> None:
-        """A text whose length has so many bytes."""
+        """Push a text whose length is an integer of `size` bytes."""
         length = self._number(size)
         if length > _MOST_TEXT_BYTES:
             raise PickleError(f"it has a text of more than {_MOST_TEXT_BYTES >> 10} KiB")
         self._push(self._bytes(length).decode("utf-8", "replace"))
 
     def tuple_of(self, count: int) -> None:
-        """A tuple of the values on top."""
+        """Push a tuple of the `count` values on top."""
         self._push_container(tuple([self._pop() for _ in range(count)][::-1]))
 
     def tuple_since_mark(self) -> None:
-        """A tuple of all since the mark."""
+        """Push a tuple of everything since the mark."""
         self._push_container(tuple(self._items()))
 
     def append(self) -> None:
-        """Put the value on top into the list below."""
+        """Append the value on top to the list below it."""
         value = self._pop()
         self._list().append(value)
 
     def appends(self) -> None:
-        """Put all since the mark into the list below."""
+        """Append everything since the mark to the list below it."""
         items = self._items()
         self._list().extend(items)
 
@@ -181,12 +181,12 @@ class _Machine:
         return target
 
     def set_item(self) -> None:
-        """Put the pair on top into the dictionary below."""
+        """Store the pair on top in the dictionary below it."""
         value, key = self._pop(), self._pop()
         self._fill([key, value])
 
     def set_items(self) -> None:
-        """Put all pairs since the mark into the dictionary below."""
+        """Store all pairs since the mark in the dictionary below it."""
         self._fill(self._items())
 
     def _fill(self, items: list[object]) -> None:
@@ -194,7 +194,7 @@ class _Machine:
         if not isinstance(target, dict) or len(items) % 2:
             raise PickleError("it puts pairs into something that is no dictionary")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            # a key of nested tuples would be hashed as deep as it nests
+            # hashing a key of nested tuples would recurse as deep as it nests
             if not isinstance(key, str | int):
                 raise PickleError("it has a key that is neither text nor number")
             target[key] = value
@@ -233,7 +233,8 @@ _STEPS: dict[int, _Step] = {
     ord("u"): _Machine.set_items,
 }
 _CALLS = frozenset(b"ciobR\x81\x92\x93PQ\x82\x83\x84")
-"""GLOBAL, INST, OBJ, BUILD, REDUCE, NEWOBJ, NEWOBJ_EX, STACK_GLOBAL, persistent ids and extensions."""
+"""Refused: GLOBAL, INST, OBJ, BUILD, REDUCE, NEWOBJ, NEWOBJ_EX, STACK_GLOBAL, persistent ids and
+extensions."""
 
 
 def _refusal(code: int) -> str:

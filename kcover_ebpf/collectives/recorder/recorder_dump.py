@@ -1,8 +1,8 @@
-"""The dump of PyTorch's flight recorder to a `RankRecord`. Pure.
+"""Converts a dump of PyTorch's flight recorder to a `RankRecord`.
 
-Two forms: a pickle, which a rank writes when its pipe is written to, and JSON, which an HTTP server of newer versions
-and programs around it write. Neither is trusted: each value has the wanted type and size, or is taken for absent.
-Source of the keys: torch/csrc/distributed/c10d/FlightRecorder.hpp and FlightRecorderDetail.hpp.
+Pure. There are two forms: a pickle, which a rank writes when asked through its pipe, and JSON, which the HTTP
+server of newer versions and related programs write. Neither is trusted: a value of the wrong type or size counts as
+absent. Source of the keys: torch/csrc/distributed/c10d/FlightRecorder.hpp and FlightRecorderDetail.hpp.
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ from kcover_ebpf.facts.recorders import RankRecord, RecordedCall, RecordedGroup
 from kcover_ebpf.ids import Pid
 
 _MOST_CALLS = 2_100
-"""The last ones; PyTorch's own ring has 2,000 by default. A stall is about the newest."""
+"""Most calls kept, newest first, because a stall is about the newest. PyTorch's own ring has 2,000
+by default."""
 _MOST_GROUPS = 512
 _MOST_JSON_BYTES = 2 << 20
 _MOST_JSON_CONTAINERS = 60_000
 _MOST_JSON_COMMAS = 300_000
-"""Counted before anything is built: a byte of JSON can become thirty in memory. 2,000 calls have 20,000 and 60,000."""
+"""Counted before anything is built: a byte of JSON can become thirty in memory. 2,000 calls have
+20,000 to 60,000."""
 _MOST_RANKS_TEXT = 12 * 1024
-"""Of a list of `_MOST_MEMBERS`; one that is longer is of a larger group, whose members are not kept."""
+"""Most characters of a member list of `_MOST_MEMBERS` ranks; the members of larger groups are not kept."""
 _MOST_MEMBERS = 1024
-"""Of a group whose members are listed; a report carries the list once for each rank."""
+"""Most members of a group that are listed; a report carries the list once for each rank."""
 _MOST_TENSORS = 256
 _MOST_DIMENSIONS = 16
 _MOST_FRAMES = 128
 _SHOWN_TENSORS = 2
 _KEPT_GROUPS = 16
-"""Of one rank: those with calls that have not completed, then the ones used last."""
+"""Most groups of one rank: those with incomplete calls first, then the most recently used."""
 _KEPT_CALLS = 4
 _NAME, _PLACE = 100, 256
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
-"""Of a number of PyTorch, and of the schema that a report must keep to."""
+"""Range of PyTorch's numbers, and of the schema that a report must follow."""
 _COMPLETED = "completed"
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "<")
 
@@ -48,21 +50,21 @@ _ENDS = re.compile(r"(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})")
 
 
 class DumpError(ValueError):
-    """It is no dump that can be understood; the message says why."""
+    """The bytes are not a dump that can be understood; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class DumpedCall:
-    """One entry of the ring."""
+    """One entry of the ring: one collective or message that the rank enqueued."""
 
     record: int
-    """Counts the calls of the rank in all groups, from 0."""
+    """Sequence number of the rank's calls over all groups, from 0."""
     group_id: int
     purpose: str
-    """Of its group."""
+    """Description of its group, such as "default_pg"."""
     call: RecordedCall
     message: bool
-    """It is a send or a receive."""
+    """True for a send or receive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +77,19 @@ class DumpedStatus:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """All that one recorder holds."""
+    """The contents of one recorder."""
 
     version: str
     groups: Mapping[str, tuple[str, tuple[int, ...]]]
-    """Name to purpose and members."""
+    """Group name -> its description and the global ranks of its members."""
     status: Mapping[int, DumpedStatus]
-    """By the rank's own number of the group."""
+    """Group number on this rank -> its status."""
     calls: tuple[DumpedCall, ...]
-    """In the order in which they were enqueued."""
+    """Calls in the order in which they were enqueued."""
 
 
 def read(data: bytes) -> Dump:
-    """The dump in these bytes; raises `DumpError`."""
+    """Parse a dump in either form; raises `DumpError`."""
     if not data:
         raise DumpError("the dump is empty")
     try:
@@ -128,7 +130,7 @@ def _groups(raw: object) -> dict[str, tuple[str, tuple[int, ...]]]:
         ranks = _dict(item).get("ranks")
         text = ranks if isinstance(ranks, str) and len(ranks) <= _MOST_RANKS_TEXT else ""
         members = re.findall(r"\d{1,9}", text)
-        # a list that is cut would make strangers of members
+        # a truncated list would make non-members of members
         kept = tuple(map(int, members)) if len(members) <= _MOST_MEMBERS else ()
         found[_text(name, _NAME)] = _purpose(_dict(item).get("desc")), kept
     return found
@@ -149,10 +151,10 @@ def _status(raw: object) -> dict[int, DumpedStatus]:
 
 
 class _Shared:
-    """What calls of one dump have in common, read once.
+    """Values shared by the calls of one dump, parsed once.
 
-    A pickle may refer to one object from everywhere, so that 44 KiB of it are 2,000 calls of 256 tensors each. What was
-    read is known by the identity of the object, which lives as long as the dump.
+    A pickle may refer to one object from many places: 44 KiB can hold 2,000 calls of 256 tensors each. Parsed
+    values are found by the identity of the object, which lives as long as the dump.
     """
 
     def __init__(self) -> None:
@@ -162,7 +164,7 @@ class _Shared:
         self._frames: dict[int, str] = {}
 
     def call(self, raw: object) -> DumpedCall | None:
-        """None for an entry without what makes it one."""
+        """One call; None for an entry without the required fields."""
         if id(raw) not in self._calls:
             self._calls[id(raw)] = self._read(raw) if isinstance(raw, dict) else None
         return self._calls[id(raw)]
@@ -177,7 +179,8 @@ class _Shared:
             sequence = _whole(raw.get("p2p_seq_id")) or 0
         elements, sizes = self._sizes(raw.get("input_sizes"))
         backend, _, operation = title.rpartition(":")
-        # only NCCL says which are complete; of another backend they leave the list of work at their end
+        # only NCCL records which calls are complete; other backends remove them from the list of
+        # work
         ended = raw.get("retired") is True and backend != "nccl"
         call = RecordedCall(
             sequence,
@@ -197,7 +200,7 @@ class _Shared:
         )
 
     def _sizes(self, raw: object) -> tuple[int, str]:
-        """How many elements the tensors have, and their sizes as text."""
+        """Number of elements of the tensors, and their sizes as text."""
         if id(raw) not in self._shapes:
             shapes = _shapes(raw)
             count = sum(math.prod(shape) for shape in shapes) & _MOST
@@ -246,7 +249,7 @@ def _frame(frame: Mapping[Any, Any]) -> str:
 
 
 def _place(frames: Sequence[str]) -> str:
-    """Where the program itself made the call; the innermost frame where all belong to libraries."""
+    """The source line in the program that made the call; the innermost frame if all belong to libraries."""
     own = (frame for frame in frames if not any(part in frame for part in _LIBRARIES))
     return next(own, frames[0] if frames else "")
 
@@ -263,7 +266,7 @@ def _list(raw: object) -> Sequence[Any]:
 
 
 def _text(raw: object, limit: int) -> str:
-    """Printable, in one line; empty for what is no text."""
+    """Printable text on one line; empty if the value is not a text."""
     if not isinstance(raw, str):
         return ""
     return "".join(text if text.isprintable() else "?" for text in raw[:limit])
@@ -286,7 +289,7 @@ def _whole(raw: object) -> int | None:
 
 
 def record_of(dump: Dump, pid: Pid, rank: int) -> RankRecord:
-    """What is worth comparing with the other ranks' recordings."""
+    """The part of a dump that is compared with other ranks' recordings."""
     calls: dict[str, list[DumpedCall]] = {name: [] for name in dump.groups}
     for call in dump.calls:
         calls.setdefault(call.call.group, []).append(call)
@@ -327,8 +330,8 @@ def _group(dump: Dump, name: str, calls: Sequence[DumpedCall], whole: bool) -> R
 def _pending(
     collectives: Sequence[DumpedCall], known: Sequence[DumpedStatus]
 ) -> tuple[RecordedCall, ...]:
-    # operations of a group complete in order, so what lies before a completed one has completed too: parts of a
-    # coalesced call are never marked
+    # operations of a group complete in order, so everything before a completed one has completed
+    # too: parts of a coalesced call are never marked
     done = [call.call.sequence for call in collectives if call.call.state == _COMPLETED]
     done += [status.completed for status in known if status.completed is not None]
     behind = max(done, default=-1)

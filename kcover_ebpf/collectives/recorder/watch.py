@@ -1,7 +1,7 @@
-"""Asks the recorders of a stalled job's ranks, beside the sensor's loop and never in it.
+"""Requests the flight recordings of a stalled job's ranks, outside the sensor's loop.
 
-Each rank is asked once in a stall. What is slow, files of a stranger and the reading of dumps, is done by workers; the
-loop asks at each pass what they have.
+Each rank is asked once per stall. Workers do what is slow: they open files that the job chose, and parse dumps. The
+loop takes their results at each pass.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Question:
     recorder: RankRecorder
     asked: bool = False
     mark: Mark = None
-    """Of the file that was read last, or was there before."""
+    """Mark of the file that was read last or existed before."""
     reason: str = "it has not answered"
     next_s: float = 0.0
     answer: RankRecord | None = None
@@ -45,10 +45,10 @@ _Reply = tuple[Mark, RankRecord | str] | RequestError
 
 
 class RecorderWatch:
-    """One job's recorders. `tick` never waits."""
+    """The recorders of one job. `tick` never waits."""
 
     def __init__(self, source: RecorderSource | None = None) -> None:
-        """`source`: who asks and reads; None: this process."""
+        """`source`: requests and reads the dumps; None: this process does."""
         self._source = source or RecordersHere()
         self._readers: Readers[Pid, _Reply] | None = None
         self._questions: dict[Pid, _Question] = {}
@@ -58,7 +58,7 @@ class RecorderWatch:
         self._published: object = None
 
     def tick(self, stalled: bool, ranks: Mapping[Pid, ProcessHistory]) -> list[RecordersSeen]:
-        """What was learned since the last call: all that is known of this stall, each time there is more."""
+        """All that is known of this stall, each time there is more since the last call; else empty."""
         now_s = time.monotonic()
         if not stalled:
             self.close()
@@ -79,11 +79,11 @@ class RecorderWatch:
 
     @property
     def is_asking(self) -> bool:
-        """True while an answer may still come, for at most `RECORDER_ANSWER_S`."""
+        """True while an answer may still arrive, for at most `RECORDER_ANSWER_S`."""
         return not all(question.is_over for question in self._questions.values())
 
     def close(self) -> None:
-        """The stall is over; what is being read is dropped."""
+        """Forget the stall; a dump that is still being read is dropped."""
         if self._readers is not None:
             for pid in self._questions:
                 self._readers.forget(pid)
