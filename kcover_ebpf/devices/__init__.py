@@ -1,1 +1,1 @@
-"""Faults of GPUs, PCIe, memory and fabric: how they read, what they mean, who holds the device."""
+"""Faults of GPUs, PCIe, memory and the fabric: how they are read, what they mean, which processes they affect."""

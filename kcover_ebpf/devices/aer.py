@@ -1,4 +1,4 @@
-"""PCI Express error reporting: names of the bits, and counts without a loss. Pure."""
+"""PCI Express Advanced Error Reporting: names of the status bits, and error counts without losses. Pure."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ def names(severity: AerSeverity, status: int) -> tuple[str, ...]:
 
 
 class AerCounter:
-    """Turns the kernel half's growing totals into errors since the last report.
+    """Turns the growing totals of the BPF map into errors since the last report.
 
-    A record and a later reading of the map may report the same errors: each is counted once.
+    A ring-buffer record and a later read of the map may report the same errors; each error is counted once.
     """
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, AerSeverity], int] = {}
 
     def on_total(self, total: AerTotal) -> AerError | None:
-        """What a record adds; None if a reading of the map was faster."""
+        """The errors that a record adds; None if a read of the map has already counted them."""
         return self._add(total, 1) if total.total == 0 else self._since(total)
 
     def on_totals(self, totals: Iterable[AerTotal]) -> list[AerError]:
-        """What a reading of all totals adds: errors that were counted but not reported."""
+        """The errors that a read of all totals adds, i.e. those whose records were lost."""
         return [error for total in totals if (error := self._since(total)) is not None]
 
     def _since(self, total: AerTotal) -> AerError | None:

@@ -1,4 +1,4 @@
-"""Which device families are in the kernel: loaded once, or anew when a driver comes and goes."""
+"""Loads and attaches the device families: some once, some again whenever their driver is loaded."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _MODULES = {
     "on_xid_tracepoint": families.GPU_MODULE,
     **{probe.name: families.GPU_MODULE for probe in families.GPU.probes},
 }
-"""Probes that have nothing to attach to while a module is not loaded."""
+"""Probes that have nothing to attach to while this kernel module is not loaded."""
 
 _MOST_REFUSALS = 5
-"""A driver that is just being loaded may refuse once or twice; a kernel without kprobes always does."""
+"""A driver that is just being loaded may refuse once or twice; a kernel without kprobes always refuses."""
 
 
 class Attachments:
-    """The device families, on maps shared with the base family."""
+    """The attached device families; they share their maps with the base family."""
 
     def __init__(
         self, maps: Mapping[str, BpfMap], settings: Settings, root: Path, *, pin_driver: bool
@@ -52,7 +52,7 @@ class Attachments:
     def _load(self, family: Family) -> None:
         if (before := self._loaded.pop(family.name, None)) is not None:
             before.close()
-        # not even tried: that would cost some 10 ms of each start
+        # skipped, because even a failed attempt would add some 10 ms to each start
         ready = tuple(probe for probe in family.probes if self._has_module_of(probe.name))
         loaded = LoadedFamily(None, {}, ())
         if ready:
@@ -61,17 +61,17 @@ class Attachments:
         self._loaded[family.name] = replace(loaded, statuses=loaded.statuses + waiting)
 
     def reload_gpu(self) -> None:
-        """Attach anew what hangs on the GPU driver."""
+        """Detach and reattach the probes on the GPU driver."""
         self._load(self._gpu)
         refused = not self._loaded["gpu"].links and self._has_module(families.GPU_MODULE)
         self._refused_count = self._refused_count + 1 if refused else 0
 
     def reload_nic(self) -> None:
-        """Attach anew what hangs on the RDMA core."""
+        """Detach and reattach the probes on the RDMA core."""
         self._load(families.NIC)
 
     def probe_stored_lines(self) -> bool:
-        """Have each line of the log reported as it is stored, and not by the console; False where that is refused."""
+        """Report each kernel log line when it is stored instead of when the console prints it; False if refused."""
         self._load(families.LOG_STORED)
         if {"on_stored", "on_continued"} <= self._loaded["log"].links.keys():
             return True
@@ -80,7 +80,7 @@ class Attachments:
 
     @property
     def statuses(self) -> tuple[ProbeStatus, ...]:
-        """What became of each probe; where its driver is not loaded, that is the reason."""
+        """The state of each probe; if its driver is not loaded, the status gives that as the reason."""
         return tuple(status for family in self._loaded.values() for status in family.statuses)
 
     def _has_module_of(self, probe: str) -> bool:
@@ -91,20 +91,20 @@ class Attachments:
 
     @property
     def driver_waits(self) -> bool:
-        """True when the GPU driver is there and nothing hangs on it yet; not for ever if it is refused."""
+        """True if the GPU driver is loaded but no probe is attached to it yet. False after too many refusals."""
         may_work = self._refused_count < _MOST_REFUSALS and not self._loaded["gpu"].links
         return may_work and self._has_module(families.GPU_MODULE)
 
     @property
     def rung(self) -> Rung | None:
-        """The rung of the Xid ladder that the driver's own functions give; None without them."""
+        """The rung of the Xid ladder that probes on the driver's own functions provide; None without such probes."""
         links = self._loaded["gpu"].links
         if "on_xid_tracepoint" in links:
             return Rung.TRACEPOINT
         return Rung.KPROBE if "on_xid" in links else None
 
     def aer_totals(self) -> Iterator[AerTotal]:
-        """What was counted of every device and severity since the start."""
+        """Error counts since the start, for each device and severity."""
         loaded = self._loaded["pcie"]
         if loaded.object is None or not loaded.links:
             return
@@ -117,7 +117,7 @@ class Attachments:
                 yield AerTotal(now_ns, text_of(aer_key.device), severity, bits, what_value.total)
 
     def close(self) -> None:
-        """Detach everything."""
+        """Detach all probes and unload their objects; the maps of the base family stay."""
         for family in self._loaded.values():
             family.close()
         self._loaded.clear()

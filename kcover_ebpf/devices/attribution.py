@@ -1,4 +1,4 @@
-"""What a report about a device means for this node, and for the processes under watch that hold the device."""
+"""What a device report means for this node and for those watched processes that use the device."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from kcover_ebpf.ids import NS, Pid
 
 Members = Collection[Pid]
 Attributed = list[AnnouncedFault | DeviceFault]
-"""A fault of the node, and the same for each member that is concerned; or what concerns members alone."""
+"""A fault of the node and the same fault for each affected process; or faults of processes alone."""
 _MPS = "nvidia-cuda-mps"
 
 
 class Attribution:
-    """Joins reports with the catalogue and with holders; each report is judged once.
+    """Joins reports with the catalogue and with the users of the device; judges each report once.
 
-    An RDMA port that is down is reported at once, and is the end of a job that has stalled once it stayed so
-    for `patience_ns`: RDMA retries for a while, a link may recover, and another port may take over.
+    An RDMA port that goes down is reported at once. It counts as the end of a stalled job only after it has stayed
+    down for `patience_ns`: RDMA retries for a while, the link may recover, and another port may take over.
     """
 
     def __init__(
         self, users: DeviceUsers, catalog: Callable[[], Catalog], patience_ns: int
     ) -> None:
-        """`catalog` is asked at the first Xid: most nodes never have one."""
+        """`catalog` is called at the first Xid, because most nodes never see one."""
         self._users, self._catalog, self._patience_ns = users, catalog, patience_ns
         self._down: dict[str, PortChange] = {}
 
     def of_xid(
         self, xid: XidReported, members: Members, now_ns: int, driver: str | None
     ) -> Attributed:
-        """The fault that an Xid or SXid is; none for what could be forged."""
+        """The fault that an Xid or SXid means; empty if user space could have forged the report."""
         meaning = fault_rules.of_xid(xid, self._catalog(), driver)
         if meaning is None:
             return []
@@ -54,7 +54,7 @@ class Attribution:
         self, xid: XidReported, meaning: XidMeaning, members: Members, now_ns: int
     ) -> set[Pid]:
         named = {xid.pid} if xid.pid is not None and xid.pid in members else set()
-        # What the server of MPS is named for, its clients did, and all of them end with it.
+        # The MPS server is named for an error of one of its clients, and all clients end with it.
         if xid.pid is not None and meaning.is_confined and not xid.process.startswith(_MPS):
             return named
         if xid.number >= FIRST_SXID:
@@ -62,9 +62,9 @@ class Attribution:
         return named | self._users.of(xid.device, members, now_ns, xid.gpu_instance)
 
     def of_aer(self, error: AerError, members: Members, now_ns: int) -> Attributed:
-        """The faults that a PCIe error is, at the device itself or a port above it.
+        """The faults that a PCIe error causes at the device or at a port above it.
 
-        One that was not fatal is no fault of the node: the device continues.
+        An error that was not fatal is not a fault of the node, because the device keeps working.
         """
         found: Attributed = []
         for device in self.used(error.device):
@@ -75,7 +75,7 @@ class Attribution:
         return found
 
     def of_notice(self, notice: DeviceNotice, members: Members, now_ns: int) -> Attributed:
-        """The faults that a driver's word without a number is."""
+        """The faults that a driver message without an Xid number means."""
         found: Attributed = []
         for device in self.used(notice.device):
             if (fault := fault_rules.of_notice(notice, device)) is not None:
@@ -83,22 +83,25 @@ class Attribution:
         return found
 
     def used(self, device: str) -> Sequence[str]:
-        """What is used of a device: a bridge's fault is one of all that hangs on it."""
+        """Devices affected by a fault of `device`: everything below a bridge, otherwise the device itself."""
         return sorted(self._users.below(device)) or (device,)
 
     def of_port(self, change: PortChange, members: Members) -> Attributed:
-        """The faults that a change of a port is; an RDMA port that is up again is a word to its holders alone."""
+        """The faults that a port change means.
+
+        That an RDMA port is up again is reported only to the processes that use it.
+        """
         if change.up:
             self._down.pop(change.port, None)
             return list(self._of_port(change, members).of_holders)
         if change.is_rdma:
             self._down.setdefault(change.port, change)
         elif not self._where(change):
-            return []  # of a pod or a tunnel: they come and go
+            return []  # interfaces of pods and tunnels come and go
         return self._announced(self._of_port(change, members))
 
     def of_time(self, members: Members, now_ns: int) -> Attributed:
-        """The faults of RDMA ports that stayed down; each once."""
+        """The faults of RDMA ports that stayed down longer than the patience; each is returned once."""
         found: Attributed = []
         for port, change in list(self._down.items()):
             lasted_ns = now_ns - change.boottime_ns
@@ -113,7 +116,7 @@ class Attribution:
         return found
 
     def _where(self, change: PortChange) -> str:
-        # the RDMA core does not report the address
+        # the RDMA core does not report the PCI address
         return change.device or self._users.function_of(change.port)
 
     def _of_port(self, change: PortChange, members: Members) -> AnnouncedFault:
@@ -131,5 +134,5 @@ class Attribution:
         return [named, *named.of_holders]
 
     def _named(self, fault: AnnouncedFault) -> AnnouncedFault:
-        """With the name that device plug-ins and NVML know a GPU by."""
+        """The same fault with the GPU's UUID, the name that device plug-ins and NVML use."""
         return replace(fault, uuid=self._users.uuid(fault.device))

@@ -1,7 +1,7 @@
-"""Which kernels ran on the GPUs of a process, from a core dump that its CUDA driver wrote.
+"""Lists the kernels on the GPUs of a process, from a core dump that its CUDA driver wrote.
 
-Only tables and names are read, never memory or registers, piece by piece and with bounds: any program may have written
-the file. Source: cudacoredump.h of cuda-gdb (the format, as of driver 575), System V ABI (ELF).
+Only tables and names are read, never memory or registers. Reads are small and bounded, because any program may have
+written the file. Sources: cudacoredump.h of cuda-gdb (format as of driver 575), System V ABI (ELF).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.traced import GpuKernel
 
 ReadAt = Callable[[int, int], bytes]
-"""Bytes from an offset on, so many, or fewer at the end of the file."""
+"""Reads from (offset, length); returns fewer bytes at the end of the file."""
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _GRID = struct.Struct("<7Q12I")
@@ -26,9 +26,9 @@ _CORE, _CUDA = 4, 0xBE
 _RELOCATED_IMAGE, _DEVICES, _GRIDS, _MODULES = 0x80000007, 0x80000009, 0x8000000C, 0x80000010
 _KEPT = frozenset({_RELOCATED_IMAGE, _DEVICES, _GRIDS, _MODULES})
 _STATES = {1: "pending", 2: "active", 3: "sleeping", 4: "ended"}
-"""CUDBGGridStatus."""
+"""Kernel states by their number in CUDBGGridStatus (cudadebugger.h)."""
 _MOST_SECTIONS = 1 << 21
-"""Each thread of a GPU has a few: 132 multiprocessors with 2,048 threads have a million."""
+"""Each GPU thread has a few sections: 132 multiprocessors with 2,048 threads have a million."""
 _MOST_IMAGE_SECTIONS = 1 << 16
 _MOST_NAMES_BYTES = 16 << 20
 _MOST_ROWS = 4096
@@ -40,7 +40,7 @@ _NOT_PLAIN = re.compile(r"[^\x21-\x7e]")
 
 
 class CudaDumpError(ValueError):
-    """It is no such dump, or not a whole one; the message says which."""
+    """The file is not a CUDA core dump, or not a complete one; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class _Section:
 
 
 def kernels_of(read: ReadAt) -> tuple[GpuKernel, ...]:
-    """The kernels of all devices, at most 64, those that run first; raises `CudaDumpError`."""
+    """The kernels of all devices, at most 64, running ones first; raises `CudaDumpError`."""
     kind, machine, start, count, _ = _header(read)
     if (kind, machine) != (_CORE, _CUDA):
         raise CudaDumpError("it is no core dump of a GPU")
@@ -83,7 +83,7 @@ def kernels_of(read: ReadAt) -> tuple[GpuKernel, ...]:
 
 
 def _header(read: ReadAt) -> tuple[int, int, int, int, int]:
-    """(type, machine, offset of the table of sections, their number, the section with their names)."""
+    """(type, machine, offset of the section table, section count, index of the section with the names)."""
     raw = read(0, _HEADER.size)
     if not raw.startswith(_MAGIC) or len(raw) < _HEADER.size:
         raise CudaDumpError("it is no ELF file of 64 bits")
@@ -91,7 +91,7 @@ def _header(read: ReadAt) -> tuple[int, int, int, int, int]:
     if entry != _SECTION.size or not start:
         raise CudaDumpError("it has no table of sections")
     first = _SECTION.unpack(_whole(read(start, entry), entry))
-    # larger numbers than the header has room for are in the first section
+    # counts too large for the header are stored in the first section
     return kind, machine, start, count or first[5], first[6] if names == 0xFFFF else names
 
 
@@ -116,7 +116,7 @@ def _whole(raw: bytes, size: int) -> bytes:
 
 
 def _rows(read: ReadAt, section: _Section, least_bytes: int) -> Iterator[bytes]:
-    """Rows of a table; those of newer drivers are longer."""
+    """Rows of a table; newer drivers write longer rows."""
     step = section.row_bytes or least_bytes
     if not least_bytes <= step <= 4096:
         raise CudaDumpError("a table has rows of an implausible size")
@@ -145,7 +145,7 @@ def _kernel(
 
 
 def _image(read: ReadAt, module: int, sections: Sequence[_Section]) -> _Section | None:
-    """The code of a module: tables list handles, and images name a table and their row in it."""
+    """The code image of a module: tables list handles, an image names a table and its row in it."""
     tables = {section.index: section for section in sections if section.kind == _MODULES}
     for image in sections:
         table = tables.get(image.link) if image.kind == _RELOCATED_IMAGE else None
@@ -158,7 +158,7 @@ def _image(read: ReadAt, module: int, sections: Sequence[_Section]) -> _Section 
 
 
 def _name(read: ReadAt, image_section: _Section, entry: int) -> str:
-    """Of the function that begins at this address: each kernel has its own section."""
+    """Name of the function that begins at address `entry`; each kernel has its own section."""
 
     def inside(offset: int, size: int) -> bytes:
         left = max(0, image_section.size - offset)
@@ -174,7 +174,7 @@ def _name(read: ReadAt, image_section: _Section, entry: int) -> str:
     texts = _whole(inside(names.offset, names.size), names.size)
     codes = [section for section in sections if texts.startswith(_CODE, section.name_at)]
     here = [code for code in codes if code.address <= entry < code.address + code.size]
-    # in a module with one kernel it is that one, wherever it was loaded
+    # the module's only kernel, whatever address it was loaded at
     chosen = here or (codes if len(codes) == 1 else [])
     if not chosen:
         return ""
@@ -184,7 +184,7 @@ def _name(read: ReadAt, image_section: _Section, entry: int) -> str:
 
 
 def plain_name(mangled: str) -> str:
-    """The name of a C++ function without the types of its arguments; any other name as it is."""
+    """The C++ function name without argument types; any other name unchanged."""
     rest = mangled.removeprefix("_ZN") if mangled.startswith("_ZN") else mangled.removeprefix("_Z")
     words = []
     while rest != mangled and (number := re.match(r"\d{1,4}", rest)):

@@ -1,7 +1,7 @@
-"""Asks the CUDA driver of a process for a core dump of its GPUs, by the pipe that the process chose for that.
+"""Asks the CUDA driver of a process for a GPU core dump, through the pipe that the process configured for it.
 
-Any byte in the pipe makes the driver write the dump. Only a process whose environment says that it then continues, and
-that the dump holds no memory, is asked. Source: NVIDIA's manual of cuda-gdb, "GPU Core Dump Support".
+Any byte written to the pipe triggers the dump. A process is asked only if its environment says that it continues
+afterwards and that the dump leaves out memory. Source: NVIDIA's manual of cuda-gdb, "GPU Core Dump Support".
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _ENABLED, _FLAGS = "CUDA_ENABLE_USER_TRIGGERED_COREDUMP", "CUDA_COREDUMP_GENERAT
 _VARIABLES = frozenset({_PIPE, _FILE, _ENABLED, _FLAGS, "HOSTNAME"})
 _WANTED = frozenset({"skip_abort", "skip_global_memory", "skip_shared_memory", "skip_local_memory"})
 Mark = rank_files.FileIdentity
-"""What distinguishes one version of a file from the next; None while there is none."""
+"""Identity of one version of a file, to detect that it was rewritten; None if the file does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class DumpPlace:
-    """Where one process listens, and where its driver writes."""
+    """Pipe of one process, and the file that its driver writes."""
 
     pid: Pid
     pipe: str
@@ -35,7 +35,7 @@ class DumpPlace:
 
 
 def place_of(pid: Pid) -> DumpPlace | None:
-    """None for a process that has no such pipe; raises `CudaDumpError` for one that must not be asked."""
+    """Pipe and file of a process; None if it has no such pipe. Raises `CudaDumpError` if it must not be asked."""
     raw = bounded.read_bytes(procfs.PROC / str(pid) / "environ")
     environ = procfs.parse_environ(raw, _VARIABLES)
     if not environ.get(_PIPE):
@@ -59,7 +59,7 @@ def _filled(pattern: str, pid: int, environ: Mapping[str, str]) -> str:
 
 
 def request(place: DumpPlace) -> Mark:
-    """Ask; the mark of the file that was there before. Raises `CudaDumpError`."""
+    """Ask for a dump; returns the mark of the previous file. Raises `CudaDumpError`."""
     try:
         before = mark(place)
         pipe = rank_files.opened(place.pid, place.pipe, os.O_WRONLY, pipe=True)
@@ -77,12 +77,12 @@ def request(place: DumpPlace) -> Mark:
 
 
 def mark(place: DumpPlace) -> Mark:
-    """Of the file as it is; raises `OSError`."""
+    """Mark of the current file; raises `OSError`."""
     return rank_files.identity_of(place.pid, place.file)
 
 
 def fetch(place: DumpPlace) -> tuple[GpuKernel, ...]:
-    """What the file says; raises `CudaDumpError`, also while it is being written."""
+    """The kernels in the dump file; raises `CudaDumpError`, also while the file is still being written."""
     try:
         file = rank_files.opened(place.pid, place.file, os.O_RDONLY, pipe=False)
     except RankFileError as error:

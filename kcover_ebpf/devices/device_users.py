@@ -1,4 +1,4 @@
-"""Which processes a device belongs to: what the driver reported, what is open now, what NVML listed."""
+"""Which processes use a device: from the driver's reports, open files and NVML's process lists."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ if TYPE_CHECKING:
 
 
 class DeviceUsers:
-    """The devices of this host and their holders."""
+    """The devices of this host and the processes that use them."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self.open_files = OpenFiles()
-        """Read by this process unless another is asked to."""
+        """Finds open device files; another process can be set to read them."""
         self._holders = open_holders.OpenHolders()
         self._readers: Readers[str, topology.Topology] = Readers("kcover-devices")
         self._is_stale = False
         self.has_begun = False
-        """Once `refresh` was called."""
+        """True after the first `refresh`; before that, the absence of users means nothing."""
         self.topology = topology.Topology()
         self.nvml: Nvml | None = None
-        """Set while it is the rung in use; it lists processes too."""
+        """Set while NVML is the rung in use, because its process lists are then available too."""
 
     def learn(self) -> None:
-        """Read the devices anew; `refresh` does it."""
+        """Reread the inventory of devices; `refresh` calls this."""
         self._is_stale = True
 
     def refresh(self) -> None:
-        """Once a pass: take what was read beside us. One that is gone stays known, for it may have failed.
+        """Take over what the reader of open files has found; called once per pass.
 
-        The first time, which is after privileges were given up (threads keep theirs), the answer is waited for.
+        Devices that disappeared stay known, because they may have failed. The first call waits for the answer; it
+        happens after privileges were dropped, because threads keep those they started with.
         """
         if self.has_begun and not self._is_stale and not self._readers.is_asked("devices"):
             return
@@ -59,7 +60,7 @@ class DeviceUsers:
                 self.topology = self.topology.joined(found_topology)
 
     def observe(self, fact: Fact) -> None:
-        """Note who takes or leaves a GPU; other facts are nothing here."""
+        """Record that a process opened or closed a GPU; other facts are ignored."""
         match fact:
             case DeviceHeld():
                 self._holders.on_opened(fact)
@@ -76,20 +77,20 @@ class DeviceUsers:
         return found | {port.device for port in self.topology.ports_below(device)}
 
     def function_of(self, port: str) -> str:
-        """PCI address of a port, named as facts name it ("mlx5_0/1", "eth0"); empty where it is not known."""
+        """PCI address of a port with the name that facts use ("mlx5_0/1", "eth0"); empty if unknown."""
         name = port.partition("/")[0]
         return next(
             (other_port.device for other_port in self.topology.ports if other_port.name == name), ""
         )
 
     def uuid(self, device: str) -> str:
-        """A GPU's, as NVML writes it; empty for other devices and where the driver did not say."""
+        """UUID of a GPU as NVML writes it; empty for other devices and if the driver did not report it."""
         return next((gpu.uuid for gpu in self.topology.gpus if gpu.device == device), "")
 
     def of(
         self, device: str, members: Collection[Pid], now_ns: int, instance: int | None = None
     ) -> set[Pid]:
-        """Those of `members` that hold a device, or its MIG instance where it is known who does."""
+        """The `members` that use a device, or its MIG instance if the users of the instance are known."""
         concerned: set[Pid] = set()
         for gpu in self.topology.gpus:
             if gpu.device == device:
@@ -98,12 +99,12 @@ class DeviceUsers:
         return concerned | self.open_files.holders(members, nodes)
 
     def of_any_gpu(self, members: Collection[Pid], now_ns: int) -> set[Pid]:
-        """Those of `members` that hold some GPU."""
+        """The `members` that use any GPU."""
         gpus = self.topology.gpus
         return {pid for gpu in gpus for pid in self._of_gpu(gpu, members, now_ns, None)}
 
     def held_gpu(self, pid: Pid, now_ns: int) -> str:
-        """A GPU that a process holds; empty where it holds none."""
+        """PCI address of one GPU that the process uses; empty if it uses none."""
         gpus = self.topology.gpus
         held = (gpu.device for gpu in gpus if self._of_gpu(gpu, (pid,), now_ns, None))
         return next(held, "")

@@ -1,4 +1,4 @@
-"""The kernel half's device families, and what is not seen without each of their probes."""
+"""The BPF device families, and what stays unobserved without each of their probes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ GPU = Family(
         Probe("on_unregister", "when a process stops computing on a GPU"),
     ),
 )
-"""Attached while the driver is loaded; kprobes, so that it can be unloaded meanwhile."""
+"""Attached while the driver is loaded, as kprobes, so that the driver can still be unloaded."""
 
 GPU_PINNED = Family(
     "gpu", (Probe("on_xid_tracepoint", "the driver's own error reports"), *GPU.probes)
 )
-"""With the driver's own tracepoint as well, which keeps the driver from being unloaded."""
+"""GPU with the driver's own tracepoint in addition, which prevents unloading of the driver."""
 
 _MODULES = (
     Probe("on_module_load", "when a driver is loaded (probes are attached at the next poll)"),
@@ -35,7 +35,7 @@ LOG_STORED = Family(
         *_MODULES,
     ),
 )
-"""In the place of LOG on kernels before 6.0, whose tracepoint leaves out what no console shows."""
+"""Replaces LOG on kernels before 6.0, whose tracepoint omits lines that no console shows."""
 PCIE = Family("pcie", (Probe("on_aer", "PCI Express errors"),))
 MEMORY = Family(
     "memory",
@@ -55,9 +55,9 @@ NIC = Family(
         Probe("on_health", "faults reported by network drivers through devlink"),
     ),
 )
-"""The first probe is attached while the RDMA core is loaded."""
+"""Its first probe is attached only while the RDMA core is loaded."""
 ALWAYS = (LOG, PCIE, MEMORY, BLOCK)
-"""Attached once, at the start."""
+"""Families that are attached once, at the start, whichever drivers are loaded."""
 GPU_MODULE = "nvidia"
 GPU_MODULES = frozenset({GPU_MODULE, "nvidia_uvm"})
 NIC_MODULE = "ib_core"

@@ -1,4 +1,4 @@
-"""From what a device reported to what it means, whoever holds the device. Pure."""
+"""The meaning of a device report, independent of which processes use the device. Pure."""
 
 from __future__ import annotations
 
@@ -15,33 +15,34 @@ from kcover_ebpf.facts.devices import (
 )
 
 PORT_DOWN, LINK_DOWN = "port down", "link down"
-"""Codes of an RDMA port, and of a network interface, that is down."""
+"""Fault codes of an RDMA port that is down and of a network interface that is down."""
 _BROKEN = frozenset({Notice.GPU_LOST, Notice.GPU_INIT_FAILED, Notice.NIC_FAILED, Notice.SLOT_DOWN})
 _ENDS_JOB = _BROKEN | {Notice.GPU_RESET}
 _UNFIT = _BROKEN | {Notice.GPU_WORN_OUT}
 _ONE_PROCESS = frozenset({Action.RESTART_APP, Action.CHECK_APP, Action.CHECK_PEER, Action.NONE})
-"""After these only the process that the driver named is concerned, not all that hold the GPU."""
+"""These actions affect only the process that the driver named, not all processes on the GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class XidMeaning:
-    """What an Xid or SXid means."""
+    """The fault that an Xid or SXid means, and how far it reaches."""
 
     fault: AnnouncedFault
     is_confined: bool
-    """To the process that the driver named, if it named one."""
+    """Only the process that the driver named is affected, if it named one."""
 
 
 def of_xid(xid: XidReported, catalog: Catalog, driver: str | None = None) -> XidMeaning | None:
-    """The meaning of an Xid or SXid; None for what could be forged.
+    """The meaning of an Xid or SXid; None if user space could have forged it.
 
-    `driver`: version of the GPU driver that is loaded, on which the meaning of some numbers depends.
+    `driver`: version of the loaded GPU driver, which decides the meaning of some numbers.
     """
     if not xid.confirmed:
         return None
     entry = catalog.find(xid.number, driver)
     judged = judge(entry, xid.text) if entry is not None else None
-    # a switch error of one link ends the jobs on that link's GPU, which then says so itself
+    # an NVSwitch error of one link ends the jobs on the GPU of that link, and that GPU reports it
+    # itself
     fabric_wide = judged is not None and judged.action is Action.RESET_FABRIC
     lost = judged is not None and judged.ends_job
     code = entry.name if entry is not None else f"Xid {xid.number}"
@@ -59,7 +60,7 @@ def of_xid(xid: XidReported, catalog: Catalog, driver: str | None = None) -> Xid
 
 
 def of_aer(error: AerError, device: str) -> AnnouncedFault | None:
-    """The fault of `device`, which is, or hangs on, the one with the error; None where it was corrected."""
+    """The fault of `device`, which reported the error or lies below the port that did; None if it was corrected."""
     if error.severity is AerSeverity.CORRECTED:
         return None
     fatal = error.severity is AerSeverity.FATAL
@@ -71,7 +72,7 @@ def of_aer(error: AerError, device: str) -> AnnouncedFault | None:
 
 
 def of_notice(notice: DeviceNotice, device: str) -> AnnouncedFault | None:
-    """The fault of a device of which the driver said something; None where it said that it works again."""
+    """The fault that a driver message about `device` means; None if it says that the device works again."""
     if notice.notice in (Notice.SLOT_UP, Notice.NIC_RECOVERED):
         return None
     return AnnouncedFault(
@@ -85,9 +86,9 @@ def of_notice(notice: DeviceNotice, device: str) -> AnnouncedFault | None:
 
 
 def of_port(change: PortChange, device: str) -> AnnouncedFault:
-    """What a port that went down or up, or counts errors, is to the processes that use it.
+    """The fault for users of a port that went down, came up or counts errors.
 
-    Never the job's end by itself: RDMA retries for half a minute, and a link may recover.
+    It never ends the job by itself: RDMA retries for half a minute, and the link may recover.
     """
     state = "up" if change.up else "down"
     kind, what = ("port", "RDMA port") if change.is_rdma else ("link", "network interface")

@@ -1,8 +1,8 @@
-"""The last rung: NVML, where neither the driver's functions nor the kernel's log can be had.
+"""The last rung of the Xid ladder: NVML, used if neither the driver's functions nor the kernel log can be read.
 
-It is last because it keeps the driver loaded while it is open, reports neither process nor words, and
-may drop the first errors of a burst. Its calls can hang with the GPU they ask, so its own thread
-makes them, and what it learned before a fault is kept for after it.
+It comes last because it keeps the driver loaded while it is open, reports neither process nor message, and may drop
+the first errors of a burst. Its calls can hang with the GPU, so a thread makes them. Process lists read before a
+fault stay available after it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class GpuUser:
 
     pid: Pid
     gpu_instance: int | None
-    """Of MIG; None on a whole GPU."""
+    """MIG instance; None if it uses the whole GPU."""
 
 
 class Nvml:
-    """Listens from its making on; `take` and `users` never wait."""
+    """Starts listening when it is created; `take` and `users` never wait."""
 
     def __init__(self, root: Path) -> None:
-        """`root`: the host's files, where the library may be."""
+        """`root`: root folder of the host's files, which may contain the library."""
         self._root = root
         self._reported: queue.SimpleQueue[XidReported] = queue.SimpleQueue()
         self._stopped = threading.Event()
@@ -51,28 +51,28 @@ class Nvml:
 
     @property
     def works(self) -> bool:
-        """Whether it listens now."""
+        """True while the library is open and events are being read."""
         return self._state[1] is None
 
     def status(self, timeout_s: float = 0.0) -> ProbeStatus:
-        """As of a probe; waits so long for a library that does not answer."""
+        """The status in the form of a probe. Waits at most `timeout_s` seconds for a library that does not answer."""
         self._settled.wait(timeout_s)
         reason, refusal = self._state
         return ProbeStatus("gpu", "nvml", refusal is None, reason, _SEES, refusal)
 
     def take(self) -> list[XidReported]:
-        """Xids since the last call."""
+        """Xids reported since the last call; never waits."""
         found = []
         while not self._reported.empty():
             found.append(self._reported.get_nowait())
         return found
 
     def users(self, device: str) -> tuple[GpuUser, ...]:
-        """Who computed on a GPU when it was asked last, up to ten seconds ago."""
+        """Processes on a GPU by NVML's last answer, at most ten seconds old."""
         return self._users.get(device, ())
 
     def close(self) -> None:
-        """End; a call that hangs is left to itself."""
+        """Stop listening; a call that hangs is abandoned with its thread."""
         self._stopped.set()
 
     def _run(self) -> None:

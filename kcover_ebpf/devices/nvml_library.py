@@ -1,6 +1,6 @@
-"""NVML through the real binding, also where the library lies in the files of the host and not in our own.
+"""Loads NVML through its usual Python binding, also if only the host's files contain the library.
 
-A library that is loaded by its path is found again by its SONAME, so the binding need not know.
+The dynamic linker finds a library again by SONAME once it was loaded by path, so the binding needs no change.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FOLDERS = (
 
 
 def initialise(nvml: Any, root: Path) -> None:
-    """`nvmlInit`, by our own library or that below `root`; raises what the binding raises. May hang."""
+    """Call `nvmlInit` with our own library or the one below `root`; raises the binding's errors. May hang."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError_LibraryNotFound:
@@ -35,7 +35,7 @@ def initialise(nvml: Any, root: Path) -> None:
 
 
 def address_of(nvml: Any, handle: Any) -> str:
-    """The PCI address of a GPU as the kernel writes it; raises what the binding raises."""
+    """PCI address of a GPU in the kernel's form; raises the binding's errors."""
     raw = nvml.nvmlDeviceGetPciInfo(handle).busId
     return kernel_address(raw.decode() if isinstance(raw, bytes) else str(raw))
 

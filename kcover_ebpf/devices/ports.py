@@ -1,6 +1,6 @@
 """Network and RDMA ports of this network namespace: link state by netlink, counters by sysfs.
 
-A port that was moved into a pod's namespace is not seen from here.
+A port that was moved into a pod's namespace is not visible here.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from kcover_ebpf.tunables.devices import NETLINK_ANSWER_S, RDMA_PERIOD_NS
 
 # headers of netlink messages: netlink(7), rtnetlink(7)
 _HEADER = struct.Struct("=LHHLL")
-"""Length with the header, type, flags, sequence number, port."""
+"""struct nlmsghdr: length including the header, type, flags, sequence number, port id."""
 _ATTRIBUTE = struct.Struct("=HH")
-"""Length with this, type."""
+"""struct rtattr: length including this header, type."""
 _REQUEST, _DUMP = 1, 0x300
-"""NLM_F_REQUEST, NLM_F_DUMP"""
+"""Flags of the request: NLM_F_REQUEST, and NLM_F_DUMP for all links."""
 # include/uapi/linux/rtnetlink.h, if_link.h, if.h
 _RTMGRP_LINK = 1
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK = 16, 17, 18
 _LAST = (2, 3)
-"""NLMSG_ERROR, NLMSG_DONE"""
+"""Types that end a dump: NLMSG_ERROR, NLMSG_DONE."""
 _IFLA_IFNAME, _IFLA_OPERSTATE = 3, 16
 _IFF_UP = 1
 _OPERSTATES = ("unknown", "notpresent", "down", "lowerlayerdown", "testing", "dormant", "up")
 _IFINFO = struct.Struct("=BxHiII")
-# sysfs: ports/N/counters; each growth of one is an error of the link or of the port
+# sysfs: ports/N/counters; each increment is one error of the link or port
 _ERROR_COUNTERS = (
     "link_downed",
     "link_error_recovery",
@@ -50,17 +50,17 @@ _ERROR_COUNTERS = (
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One link message of the kernel."""
+    """One link message of the kernel (RTM_NEWLINK, RTM_DELLINK)."""
 
     name: str
     state: str
-    """The operational state of RFC 2863, "gone" for an interface that was removed."""
+    """Operational state by RFC 2863, or "gone" for an interface that was removed."""
     wanted: bool
-    """Whether it is meant to be up: a port that was switched off is no fault."""
+    """True if it is administratively up: a port that was switched off is not a fault."""
 
 
 def _messages(raw: bytes) -> Iterator[tuple[int, bytes]]:
-    """Type and body of each message that is whole."""
+    """Type and body of each complete message."""
     offset = 0
     while offset + _HEADER.size <= len(raw):
         length, kind, *_ = _HEADER.unpack_from(raw, offset)
@@ -71,7 +71,7 @@ def _messages(raw: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _attributes(raw: bytes) -> Iterator[tuple[int, bytes]]:
-    """Type and value of each attribute that is whole."""
+    """Type and value of each complete attribute."""
     offset = 0
     while offset + _ATTRIBUTE.size <= len(raw):
         length, kind = _ATTRIBUTE.unpack_from(raw, offset)
@@ -82,7 +82,7 @@ def _attributes(raw: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def parse_links(raw: bytes) -> Iterator[Link]:
-    """The link messages in one netlink datagram; what is not whole is left out."""
+    """The link messages in one netlink datagram; truncated ones are left out."""
     for kind, body in _messages(raw):
         if kind in (_RTM_NEWLINK, _RTM_DELLINK) and len(body) >= _IFINFO.size:
             flags = _IFINFO.unpack_from(body)[3]
@@ -96,7 +96,7 @@ def parse_links(raw: bytes) -> Iterator[Link]:
 
 
 def links_now() -> list[Link]:
-    """All links of this network namespace; raises `OSError`. sysfs may be another namespace's."""
+    """All links of this network namespace; raises `OSError`. sysfs may show another namespace."""
     found: list[Link] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as asking:
         asking.settimeout(NETLINK_ANSWER_S)
@@ -106,7 +106,7 @@ def links_now() -> list[Link]:
         while True:
             raw = asking.recv(65536)
             found += parse_links(raw)
-            # an end or an error is the last message of its datagram
+            # a DONE or ERROR message is the last of its datagram
             if len(raw) < _HEADER.size or any(kind in _LAST for kind, _ in _messages(raw)):
                 return found
 
@@ -116,14 +116,14 @@ _IFREQ = struct.Struct("=16s24x")
 
 
 def addresses(name: str, root: Path = Path("/")) -> tuple[str, ...]:
-    """The addresses of an interface of this network namespace: the first IPv4 one, all IPv6 ones."""
+    """Addresses of an interface of this network namespace: its first IPv4 address and all IPv6 addresses."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
             raw = fcntl.ioctl(asking, _SIOCGIFADDR, _IFREQ.pack(name.encode()[:15]))
             found.append(socket.inet_ntoa(raw[20:24]))
         except OSError:
-            pass  # it has none
+            pass  # it has no IPv4 address
     for line in text(root / "proc/net/if_inet6").splitlines():
         words = line.split()
         if len(words) == 6 and words[5] == name:
@@ -133,7 +133,7 @@ def addresses(name: str, root: Path = Path("/")) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _RdmaPort:
-    """What sysfs says of an RDMA port: its state and error counters as texts, its PCI function."""
+    """An RDMA port in sysfs: state and error counters as text, and its PCI function."""
 
     state: str
     counters: Mapping[str, str]
@@ -149,15 +149,14 @@ def _read_port(folder: Path) -> _RdmaPort:
 
 
 class PortWatch:
-    """Reported by the kernel about links; asks RDMA ports for their state and error counters.
+    """Follows links by kernel events, and polls RDMA ports for state and error counters.
 
-    Each of those is a command to the firmware of the card, with a time-out of a minute: what is reported of them
-    was read beside the loop, and a card that does not answer is not waited for. No thread is started before
-    `changes` is asked for the first time.
+    Each poll is a command to the card's firmware with a time-out of a minute. A thread polls, and the loop never
+    waits for a card that does not answer. No thread is started before the first call of `changes`.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
-        """Open in this network namespace; raises `OSError` where netlink is refused."""
+        """Open in this network namespace; raises `OSError` if netlink is refused."""
         self._root = root
         self._rdma = root / "sys/class/infiniband"
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
@@ -166,16 +165,16 @@ class PortWatch:
         self._news = select.poll()
         self._news.register(self._socket, select.POLLIN)
         self._up: dict[str, bool] = {}
-        """Links, and RDMA ports ("mlx5_0/1"), as they were seen or reported last."""
+        """Last known state of each link and RDMA port ("mlx5_0/1"); True is up."""
         self.has_new = False
-        """A device came that was not there before; who reads it sets it back."""
+        """True once a new device appeared; the reader resets it."""
         self.lost_count = 0
-        """Times that the kernel had more to say about links than it kept for us."""
+        """How often the kernel dropped link events because our socket buffer was full."""
         self._counters: dict[tuple[str, str], int] = {}
         self._readers: Readers[str, _RdmaPort] = Readers("kcover-ports")
         self._next_ns = 0
         self._is_asked = False
-        """RDMA ports are being read."""
+        """True while a worker reads the RDMA ports."""
         for link in links_now():
             self._up[link.name] = link.state == "up"
         list(self._links(0))
@@ -189,7 +188,7 @@ class PortWatch:
         return found
 
     def heard(self, change: PortChange) -> None:
-        """Another source reported an RDMA port: its state is not reported again."""
+        """Record a change that another source reported for an RDMA port, so that it is not reported twice."""
         self._up[change.port] = change.up
 
     def _links(self, boottime_ns: int) -> Iterator[PortChange]:
@@ -202,7 +201,9 @@ class PortWatch:
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
-                self.lost_count += 1  # reported at once; what is older than the loss comes after it
+                self.lost_count += (
+                    1  # reported immediately; events from before the loss arrive later
+                )
                 continue
             for link in parse_links(raw):
                 yield from self._changed(link, boottime_ns)
@@ -213,7 +214,7 @@ class PortWatch:
         try:
             links = links_now()
         except OSError:
-            return  # each link's next change is reported as ever
+            return  # later changes of each link are reported as usual
         for name in self._up.keys() - {link.name for link in links}:
             if "/" not in name:
                 links.append(Link(name, "gone", wanted=True))
@@ -244,14 +245,14 @@ class PortWatch:
             return
         self._next_ns = boottime_ns + RDMA_PERIOD_NS
         if not self._rdma.is_dir():
-            return  # most hosts: a search would cost more
+            return  # most hosts have no RDMA device, and a search would cost more
         for port in self._rdma.glob("*/ports/*"):
-            # one that has not answered yet is not asked again
+            # a port that has not answered yet is not asked again
             self._readers.ask(f"{port.parts[-3]}/{port.name}", partial(_read_port, port))
             self._is_asked = True
 
     def _compared(self, name: str, port: _RdmaPort, boottime_ns: int) -> Iterator[PortChange]:
-        # "4: ACTIVE"; a port that trains again is INIT or ARMED for a while
+        # "4: ACTIVE"; a port whose link is being trained is INIT or ARMED for a while
         state = port.state.rpartition(" ")[2]
         up, before = state == "ACTIVE", self._up.get(name)
         if state:
@@ -271,5 +272,5 @@ class PortWatch:
                 yield f"{counter} +{count - before}"
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening and close the socket; a poll that hangs is abandoned."""
         self._socket.close()

@@ -1,4 +1,7 @@
-"""Calls of the GPU driver that hang in the kernel: no signal ends them, so no shutdown frees the device."""
+"""Calls of the GPU driver that hang in the kernel.
+
+No signal ends them, so killing the job does not free the device.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _NODES = ("/dev/nvidia",)
 
 
 class StuckCalls:
-    """Fed with the readings of threads that do not move."""
+    """Finds driver calls that hang among the readings of threads that make no progress."""
 
     def __init__(
         self, users: DeviceUsers, is_stuck: Callable[[Pid, int], bool] | None = None
@@ -27,7 +30,7 @@ class StuckCalls:
         self._reported: set[int] = set()
 
     def observe(self, reading: ThreadReading) -> DriverCall | None:
-        """The fact, once for each call that lasts."""
+        """A fact for each hanging call, returned once; None for other readings."""
         node = reading.files[0].target if len(reading.files) == 1 else ""
         tid = int(reading.tid)
         if not node.startswith(_NODES) or not self._is_stuck(reading.pid, tid):
@@ -46,7 +49,10 @@ class StuckCalls:
         )
 
     def _device(self, reading: ThreadReading, node: str) -> str:
-        """The GPU of the device file; of the control file, which serves all, the one that is open."""
+        """PCI address of the GPU of a device file.
+
+        The control file is shared by all GPUs: for it, the GPU that is open.
+        """
         gpus = self._whose.topology.gpus
         named = [gpu.device for gpu in gpus if node == f"/dev/nvidia{gpu.minor}"]
         found = named or [

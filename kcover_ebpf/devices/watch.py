@@ -1,4 +1,4 @@
-"""Watches the devices of this host, and says what their reports mean for the processes of a job."""
+"""Watches the devices of this host and derives what their reports mean for the processes of a job."""
 
 from __future__ import annotations
 
@@ -50,23 +50,24 @@ if TYPE_CHECKING:
     from kcover_ebpf.devices.telemetry.watch import GpuTelemetry, TelemetryOptions
 
 _CONTAINED = 94
-"""The Xid of an error after which the application is started again, and the GPU needs nothing."""
+"""The Xid of a contained memory error: the application must be restarted, the GPU needs nothing."""
 _DRILL = "said by a drill of kcover, not by the driver"
 SELF_TEST = "kcover-ebpf self-test"
-"""Text that is written to the kernel log at start, to learn whether the console rung works."""
+"""Text written to the kernel log at start, to learn whether the console rung works."""
 
 Reported = list[DeviceFact | AnnouncedFault]
-"""Facts about devices and jobs, and beside them what is a fault of this node."""
+"""Facts about devices and jobs, together with faults of this node."""
 _Reader = TypeVar("_Reader")
 
 
 class DeviceWatch:
-    """A context manager; `observe` takes the kernel's facts, `tick` is asked once a pass.
+    """A context manager; `observe` takes facts of the kernel, `tick` is called once per pass.
 
-    `catalog` is read after the start, which it would make longer, and before the first Xid: reports of
-    several rungs must be taken as they come. Without GPUs it is never read.
-    `pin_driver` allows the driver's tracepoint, which keeps the driver from being unloaded; so does NVML by
-    `telemetry` (None: GPUs are not read).
+    The catalogue is loaded after start-up, which it would slow down, but before the first Xid, because reports of
+    several rungs must be handled as they arrive. Without GPUs it is never loaded.
+
+    `pin_driver` allows the driver's own tracepoint, which prevents unloading of the driver. `telemetry` by NVML
+    prevents it too; with None, GPUs are not read.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class DeviceWatch:
         self.ladder = XidDedup(Rung.KMSG)
         self.users = DeviceUsers(root)
         self.nccl = _nccl_probes() if settings.nccl_probes else None
-        """None unless asked for."""
+        """NCCL probes; None unless enabled by an option."""
         self._stuck = StuckCalls(self.users)
         patience_ns = int(settings.policy.port_patience_s * NS)
         self._attribution = Attribution(self.users, catalog, patience_ns)
@@ -94,14 +95,14 @@ class DeviceWatch:
         self._fabric: FabricWatch | None = None
         self._meet_fabric()
         self.telemetry = None if telemetry is None else self._telemetry(telemetry)
-        """Set where GPUs are read."""
+        """GPU telemetry; None if GPUs are not read."""
         self.identities = DeviceIdentities(root, self.users.uuid, self._serial_of)
         self._stale_nic = False
         self._aer = AerCounter()
         self._aer_quiet_ns = 0
         self._line_came, self._unread_passes = False, 0
         self.driver: str | None = None
-        """Version of the GPU driver that is loaded; None without one."""
+        """Version of the loaded GPU driver; None if none is loaded."""
         self._stale_driver = False
         self._has_catalog = False
         self._meet_driver()
@@ -111,7 +112,7 @@ class DeviceWatch:
 
     @property
     def statuses(self) -> tuple[ProbeStatus, ...]:
-        """What became of each probe."""
+        """The state of each device probe and of NVML."""
         nvml = (self.users.nvml.status(),) if self.users.nvml is not None else ()
         nccl = (self.nccl.status,) if self.nccl is not None else ()
         return (*self._attached.statuses, *nvml, *nccl)
@@ -122,17 +123,17 @@ class DeviceWatch:
         return self.ladder.best
 
     def used(self, device: str) -> Sequence[str]:
-        """What is used of a device: all that hangs on a bridge, else itself."""
+        """Devices affected by a fault of `device`: everything below a bridge, otherwise the device itself."""
         return self._attribution.used(device)
 
     @property
     def topology(self) -> Topology:
-        """The devices of this host, also those that have gone."""
+        """The devices of this host, including those that disappeared."""
         return self.users.topology
 
     @property
     def sources(self) -> Sources:
-        """What reports device events now; the console is known once its self-test was observed."""
+        """What reports device events now. The console counts only after its self-test line arrived."""
         return Sources(
             probes={status.probe for status in self.statuses if status.attached},
             xid_rung=self.rung,
@@ -144,7 +145,7 @@ class DeviceWatch:
 
     @property
     def lost_counts(self) -> dict[str, int]:
-        """What was overwritten before it was read, since the start, by source."""
+        """Records overwritten before they were read, since the start, by source."""
         return {
             "log": self._kmsg.lost_count if self._kmsg is not None else 0,
             "links": self._ports.lost_count if self._ports is not None else 0,
@@ -152,7 +153,7 @@ class DeviceWatch:
         }
 
     def _meet_driver(self) -> None:
-        """Learn which GPUs the driver has, and how it can be heard."""
+        """Learn which GPUs the driver has and which rungs can report their Xids."""
         self.users.learn()
         self.driver = _version(self._root)
         self.ladder.best = self._best_rung()
@@ -172,7 +173,8 @@ class DeviceWatch:
     def _best_rung(self) -> Rung:
         if self._attached.rung is not None or self._kmsg is not None:
             self._leave_nvml()
-            # who reads the log knows who wrote a line; the console only says sooner that there is one
+            # the log reader knows which process wrote a line; the console only announces sooner
+            # that there is one
             return self._attached.rung or Rung.KMSG
         if self.driver is None:
             self._leave_nvml()
@@ -190,7 +192,7 @@ class DeviceWatch:
             self.users.nvml = None
 
     def _say_self_test(self) -> bool:
-        """False where the log cannot be written, so that nothing is known of the console."""
+        """Write the self-test line; False if the log cannot be written."""
         try:
             with open(self._root / "dev/kmsg", "w") as log:
                 log.write(f"<7>{SELF_TEST}\n")
@@ -201,14 +203,14 @@ class DeviceWatch:
     # --- facts
 
     def observe(self, fact: Fact, members: Collection[Pid]) -> Reported:
-        """What follows from a fact of the kernel half, for a job with these processes."""
+        """The facts and faults that follow from a fact of the kernel, for a job with these processes."""
         if not self.users.has_begun:
             self.users.refresh()
         match fact:
             case DriverLine():
                 return [*self._on_line(fact, members), *self._read_log(members)]
             case XidSighting():
-                # the driver prints before it reports: its words are in the log by now
+                # the driver prints before it reports, so the log already contains its message
                 return [*self._read_log(members), *self._on_xid(_report(fact), members)]
             case AerTotal():
                 self._aer_quiet_ns = _now_ns() + AER_SETTLE_NS
@@ -231,7 +233,10 @@ class DeviceWatch:
         return []
 
     def drilled(self, pid: Pid) -> Sequence[DeviceFault]:
-        """What a contained memory error of its GPU would be to this member; nothing is said about the device itself."""
+        """The faults that a contained memory error of its GPU would mean for this process.
+
+        No fault of the device is reported.
+        """
         now_ns = _now_ns()
         device = self.users.held_gpu(pid, now_ns) or "no GPU"
         xid = XidReported(now_ns, device, _CONTAINED, _DRILL, Rung.KMSG, confirmed=True, pid=pid)
@@ -239,10 +244,13 @@ class DeviceWatch:
         return [fault for fault in found if isinstance(fault, DeviceFault)]
 
     def hear_lines(self) -> None:
-        """Where the console does not report each line (before Linux 6.0), probe what stores them; once."""
+        """Probe, once, the function that stores log lines if the console does not report them all.
+
+        Needed before Linux 6.0.
+        """
         if self._lines_due_ns is None or _now_ns() < self._lines_due_ns:
             return
-        if self._lines_due_ns == 0:  # what was reported before the first pass may not be read yet
+        if self._lines_due_ns == 0:  # lines from before the first pass may be unread
             self._lines_due_ns = _now_ns() + LOG_SELF_TEST_NS
             return
         self._lines_due_ns = None
@@ -250,7 +258,7 @@ class DeviceWatch:
             self._say_self_test()
 
     def tick(self, members: Collection[Pid]) -> Reported:
-        """What polling finds, and what waited for a better rung; attaches to a new driver."""
+        """Results of polling, and reports that waited for a better rung; attaches to a new driver."""
         self.hear_lines()
         self.users.refresh()
         if self._stale_driver or self._attached.driver_waits:
@@ -300,11 +308,11 @@ class DeviceWatch:
         from kcover_ebpf.devices.xid.kmsg_parser import read_console
 
         report = read_console(line.text, line.boottime_ns)
-        # a notice counts when the log confirms it, which is read next
+        # a notice counts once the log confirms it, which is read next
         return self._on_xid(report, members) if isinstance(report, XidReported) else []
 
     def _poll_log(self, members: Collection[Pid]) -> Reported:
-        """Read the log, unless the console would have said that there is something in it."""
+        """Read the log, unless a working console rung would have announced new lines."""
         if self._kmsg is not None and self.console_works and not self._line_came:
             self._unread_passes += 1
             if self._unread_passes >= LOG_SKIPPED_PASSES:
@@ -340,7 +348,7 @@ class DeviceWatch:
         return [notice, *self._attribution.of_notice(notice, members, _now_ns())]
 
     def close(self) -> None:
-        """Detach everything."""
+        """Detach all probes and stop telemetry and port watching."""
         self._attached.close()
         if self.nccl is not None:
             self.nccl.close()

@@ -1,9 +1,8 @@
-"""What every Xid (GPU) and SXid (NVSwitch) number means: the vocabulary and the judgement.
+"""The meaning of every Xid (GPU) and SXid (NVSwitch) number: vocabulary and judgement.
 
-The data files beside this module say whose fault a number first is, what to do, and whether the job
-that hit it can continue. `judge` lets the driver's own words in the message outrank them: Xid 154
-states the recovery action, memory errors state whether a reset is needed, NVLink and NVSwitch
-lines say whether they are fatal.
+The data files next to this module say, for each number, where the fault usually lies, what to do, and whether the
+job that was hit can continue. `judge` lets the driver's message override the data file: Xid 154 states the recovery
+action, memory errors state whether a reset is needed, and NVLink and NVSwitch lines say whether they are fatal.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.catalog import nvlink5
 
 FIRST_SXID = 10000
-"""Numbers from here on are SXids (driver: ctrl_dev_nvswitch.h, so that they differ from Xids)."""
+"""Numbers from here on are SXids; the driver chose the offset to keep them apart from Xids
+(ctrl_dev_nvswitch.h)."""
 
 
 class Domain(Enum):
-    """Whose fault it first is."""
+    """Where the fault most likely lies, before any further evidence."""
 
     APPLICATION = "application"
     DRIVER = "driver"
@@ -32,7 +32,7 @@ class Domain(Enum):
 
 
 class Survival(Enum):
-    """Whether the job that hit it can continue."""
+    """Whether the job that was hit can continue."""
 
     YES = "yes"
     NO = "no"
@@ -40,7 +40,7 @@ class Survival(Enum):
 
 
 class Action(Enum):
-    """What to do about it; a closed list."""
+    """The recommended action; a closed list."""
 
     NONE = "none"
     RESTART_APP = "restart_app"
@@ -69,12 +69,12 @@ class Action(Enum):
 DEVICE_UNFIT = frozenset(
     {Action.RESET_GPU, Action.RESET_FABRIC, Action.RESTART_VM, Action.REBOOT_NODE}
 )
-"""Actions that no restart of the job on the same device can replace."""
+"""Actions on the device that restarting the job on the same device cannot replace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One number in one range of driver versions."""
+    """The meaning of one number in one range of driver versions."""
 
     number: int
     mnemonic: str
@@ -84,54 +84,54 @@ class Entry:
     survival: Survival
     advice: str
     source: tuple[str, ...]
-    """Where it is documented, in full."""
+    """Documents that the entry is based on, with their full titles."""
     disagreement: str = ""
-    """Where the published advice does not agree; empty where it does."""
+    """How published sources contradict each other; empty if they agree."""
     says: Mapping[str, str] = field(default_factory=dict)
-    """Others' advice in their own words."""
+    """Recommendations of other publishers, verbatim, by publisher."""
     since: str = ""
-    """First driver version with this meaning; empty: always."""
+    """First driver version with this meaning; empty: no lower bound."""
     until: str = ""
-    """Last driver version with this meaning; empty: still."""
+    """Last driver version with this meaning; empty: still valid."""
 
     @property
     def name(self) -> str:
-        """Xid 79 or SXid 12028, for messages."""
+        """Number with its kind, as messages show it: "Xid 79" or "SXid 12028"."""
         return f"{'SXid' if self.number >= FIRST_SXID else 'Xid'} {self.number}"
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What one report means for the job that uses the device."""
+    """The consequences of one report for the job that uses the device."""
 
     action: Action
     device_unfit: bool
-    """The device must be reset before anything runs on it again."""
+    """The device must be reset before any job can use it again."""
     ends_job: bool
-    """The job is lost, and not by its own program's fault: its own verdict (DEVICE_FAULT)."""
+    """The job is lost, and not because of its own program: the verdict is DEVICE_FAULT."""
     reason: str
-    """The words that decided: of the message where it spoke, else the catalogue's."""
+    """The text that decided: from the driver's message if it was specific, otherwise from the catalogue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """All entries; a number that changed its meaning has one for each range of driver versions."""
+    """All entries. A number whose meaning changed has one entry for each range of driver versions."""
 
     entries: Mapping[int, tuple[Entry, ...]]
 
     def find(self, number: int, driver: str | None = None) -> Entry | None:
-        """The entry of a number for one driver version (None: newest); None when undocumented."""
+        """The entry of a number for one driver version (None: the newest version); None if it is not documented."""
         variants = self.entries.get(number, ())
         if driver:
             variants = tuple(entry for entry in variants if _covers(entry, driver)) or variants[-1:]
         return variants[-1] if variants else None
 
     def variants(self, number: int) -> tuple[Entry, ...]:
-        """Every meaning the number ever had, oldest first."""
+        """Every meaning that the number has had, oldest first."""
         return self.entries.get(number, ())
 
     def replaced(self, number: int, entries: tuple[Entry, ...]) -> Catalog:
-        """A catalogue with other entries for one number."""
+        """A copy of the catalogue with other entries for one number."""
         return Catalog({**self.entries, number: entries})
 
 
@@ -168,13 +168,13 @@ _RECOVERY_WORDS = (
     (re.compile(r"(?i)imex"), Action.RECOVER_IMEX, Survival.DEPENDS),
     (re.compile(r"(?i)reset|flr"), Action.RESET_GPU, Survival.NO),
 )
-"""For a number that a newer driver has and the table has not: what its words ask for."""
+"""Recovery actions by the words of a message, for a number that is newer than the table."""
 _NVLINK5 = range(144, 151)
 _SXID_SEVERITY = re.compile(r"^(Fatal|Non-fatal|Correctable)\b")
 
 
 def judge(entry: Entry, text: str = "") -> Judgement:
-    """What a report of `entry` with the message `text` means; the message outranks the table."""
+    """The consequences of a report of `entry` with the driver's message `text`; the message overrides the table."""
     action, survival, reason = _from_message(entry, text) or (
         entry.action,
         entry.survival,
@@ -226,9 +226,9 @@ def _word(kind: type[Enum], value: object) -> Enum:
 
 
 def override(entry: Entry, changes: Mapping[str, object]) -> Entry:
-    """`entry` with an operator's changes; raises KeyError (no such field) or ValueError (word).
+    """`entry` with an operator's changes; raises KeyError (no such field) or ValueError (unknown word).
 
-    Advice that spoke of another action goes with it.
+    If the action changes, the recommendations for the old action are dropped.
     """
     readers: dict[str, Callable[[object], Any]] = {
         "mnemonic": _text,

@@ -1,4 +1,4 @@
-"""Reads the catalogue's data files and an operator's overrides."""
+"""Reads the data files of the catalogue and the operator's overrides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NEEDED = ("mnemonic", "meaning", "domain", "action", "survival")
 
 @cache
 def shipped() -> Catalog:
-    """The catalogue that comes with this package."""
+    """The catalogue that is part of this package."""
     found: dict[int, list[Entry]] = {}
     for entry in (*_xids(_table("xid.toml")), *_sxids(_table("sxid.toml"))):
         found.setdefault(entry.number, []).append(entry)

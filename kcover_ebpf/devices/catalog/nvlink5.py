@@ -1,8 +1,9 @@
-"""What the driver prints with Xid 144 to 150: an NVLink 5 unit, its severity, link and registers. Pure.
+"""Decodes the driver's messages for Xid 144 to 150: NVLink 5 unit, severity, link and registers.
 
-NVIDIA, "Analyzing Xid Errors with the Xid Catalog", sheet "XID 144-150 Decode". The first register has the sub-code in
-bits 20 to 25, before and since R575 alike; what changed there are the lowest bits, which name the unit, and the unit is
-printed. The number behind `i` counts injected errors: a test, not a fault.
+Pure. Source: NVIDIA, "Analyzing Xid Errors with the Xid Catalog", sheet "XID 144-150 Decode". Bits 20 to 25 of the
+first register hold the sub-code, both before and since R575. R575 changed only the lowest bits, which name the
+unit, and the message names the unit anyway. The number after `i` counts injected errors; a non-zero count means a
+test, not a fault.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _LINK_UNITS = frozenset({"NETIR", "NETIR_INT", "NETIR_LINK_EVT", "NETIR_LINK_DOW
 
 
 class Origin(Enum):
-    """Where the cause of a link's end lies, as far as the sub-code says."""
+    """The side of a failed link where the cause lies, as far as the sub-code shows it."""
 
     UNKNOWN = "the cause is not stated"
     SIGNAL = "the signal of the link: inspect its cables and connectors"
@@ -39,21 +40,21 @@ _ORIGINS = {
     **dict.fromkeys((16, 18), Origin.SOFTWARE_OR_SIGNAL),
     40: Origin.HOST,
 }
-"""By sub-code of a link's end."""
+"""The side by the sub-code of a link failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class NvlinkFault:
-    """One such message."""
+    """One decoded message of Xid 144 to 150."""
 
     unit: str
     is_fatal: bool
     is_injected: bool
-    """A test caused it."""
+    """True if a test injected the error, so that it is no fault."""
     link: int | None
-    """None where it concerns none."""
+    """NVLink number on this GPU; None if the message concerns no single link."""
     sub_code: int | None
-    """None where the message ends before the registers."""
+    """Sub-code of the error; None if the message ends before the registers."""
 
     @property
     def origin(self) -> Origin:
@@ -65,7 +66,7 @@ class NvlinkFault:
 
     @property
     def text(self) -> str:
-        """The same in words."""
+        """The decoded message as one sentence for evidence."""
         severity = "fatal" if self.is_fatal else "not fatal"
         link = f" on link {self.link}" if self.link is not None else ""
         code = f", sub-code {self.sub_code}" if self.sub_code is not None else ""
@@ -75,7 +76,7 @@ class NvlinkFault:
 
 
 def fault(text: str) -> NvlinkFault | None:
-    """What a message of Xid 144 to 150 says; None for one of another form."""
+    """The decoded message of an Xid 144 to 150; None if it has another form."""
     match = _FAULT.search(text)
     if match is None:
         return None

@@ -1,1 +1,1 @@
-"""Which devices a node has, what they are called, and which processes hold them."""
+"""The devices of a node, their names, and the processes that use them."""

@@ -1,8 +1,8 @@
-"""The GPUs of each vendor, a row a vendor: where its driver lists them, and which files a process opens to use one.
+"""Finds the GPUs of each vendor: where the driver lists them, and which files a process opens to use one.
 
-NVIDIA: /proc/driver/nvidia/gpus/ADDRESS/information; /dev/nvidiaN. AMD: the functions of the driver amdgpu, and
-/sys/class/kfd/kfd/topology/nodes/N/properties (linux drivers/gpu/drm/amd/amdkfd/kfd_topology.c), whose
-`drm_render_minor` is the file of a GPU, or of each of its partitions; /dev/kfd is one file for all of them.
+NVIDIA: /proc/driver/nvidia/gpus/ADDRESS/information and /dev/nvidiaN. AMD: PCI functions of the driver amdgpu, and
+/sys/class/kfd/kfd/topology/nodes/N/properties (linux drivers/gpu/drm/amd/amdkfd/kfd_topology.c). Its
+`drm_render_minor` is the device file of a GPU or of one of its partitions; /dev/kfd is shared by all GPUs.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from kcover_ebpf.host.sysfs import text
 
 AMD_DRIVER = "amdgpu"
 _PARTITION_BITS = 16
-"""Of `location_id`: bus, device and function; above them is the number of a partition."""
+"""Low bits of `location_id`: bus, device and function. The bits above hold the partition number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU that a driver knows."""
+    """One GPU that a loaded driver lists."""
 
     device: str
     minor: int
-    """N of /dev/nvidiaN; -1 when the driver did not say, and of other vendors."""
+    """N of /dev/nvidiaN; -1 if the driver did not report it, and for other vendors."""
     uuid: str
-    """As NVML writes it; empty where that is not known, and of other vendors."""
+    """UUID as NVML writes it; empty if unknown, and for other vendors."""
     path: tuple[str, ...]
     """PCI addresses from the root port down to the device itself."""
     nodes: frozenset[str] = frozenset()
-    """The files that a process opens to use this GPU and no other; empty where they are not known."""
+    """Device files that a process opens to use this GPU and no other; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuVendor:
-    """How one vendor's GPUs are found."""
+    """How the GPUs of one vendor are found, and which device files they have."""
 
     name: str
     gpus: Callable[[Path], Iterator[Gpu]]
@@ -68,7 +68,7 @@ def _amd(root: Path) -> Iterator[Gpu]:
 
 
 def _kfd_files(root: Path) -> Iterator[tuple[str, set[str]]]:
-    """PCI address and files of each GPU that can compute, its partitions' included."""
+    """PCI address and device files of each compute GPU, including those of its partitions."""
     found: dict[str, set[str]] = {}
     for file in (root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties"):
         fields = _fields(file, " ")
@@ -78,7 +78,7 @@ def _kfd_files(root: Path) -> Iterator[tuple[str, set[str]]]:
             )
         except (KeyError, ValueError):
             continue
-        if minor > 0:  # a node of processors has none
+        if minor > 0:  # the node is a CPU and has no render device
             location %= 1 << _PARTITION_BITS
             address = f"{domain:04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}"
             found.setdefault(address, set()).add(f"/dev/dri/renderD{minor}")

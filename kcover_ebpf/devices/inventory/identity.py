@@ -1,4 +1,4 @@
-"""What identifies a device to whoever replaces it: UUID, serial number of the board, slot of the chassis."""
+"""What a technician needs to replace a device: UUID, serial number of the board, slot of the chassis."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from kcover_ebpf.devices.inventory import pci
 
 @dataclass(frozen=True, slots=True)
 class DeviceIdentity:
-    """Each is empty where it is not known."""
+    """Identity of one device; each field is empty if unknown."""
 
     uuid: str = ""
     serial: str = ""
     slot: str = ""
-    """As the firmware numbers the slots of the chassis (the kernel's /sys/bus/pci/slots)."""
+    """Slot number as the firmware assigns it to the chassis (/sys/bus/pci/slots)."""
 
 
 class DeviceIdentities:
-    """Of the devices of this host, also of those that have gone, if they were asked for or read before."""
+    """Identities of the devices of this host, including devices that disappeared after they were read."""
 
     def __init__(
         self, root: Path, uuid_of: Callable[[str], str], serial_of: Callable[[str], str]
@@ -29,7 +29,7 @@ class DeviceIdentities:
         self._slots: dict[str, str] = {}
 
     def of(self, device: str) -> DeviceIdentity:
-        """Of a PCI address; never waits for a device."""
+        """Identity by PCI address; never waits for a device."""
         slot = self._slots.get(device)
         if slot is None:
             slot = self._slots[device] = slot_of(self._root, device)
@@ -37,7 +37,7 @@ class DeviceIdentities:
 
 
 def slot_of(root: Path, device: str) -> str:
-    """The slot that a device is in, or the port above it is; empty where the firmware names none."""
+    """Slot of a device or of the nearest port above it; empty if the firmware names no slot."""
     slots = {}
     for file in (root / "sys/bus/pci/slots").glob("*/address"):
         try:

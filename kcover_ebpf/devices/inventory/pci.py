@@ -1,4 +1,4 @@
-"""What is on the PCI bus, from sysfs."""
+"""The functions on the PCI bus, from sysfs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ MELLANOX = "0x15b3"
 
 @dataclass(frozen=True, slots=True)
 class PciFunction:
-    """One function on the bus."""
+    """One PCI function, as sysfs describes it."""
 
     address: str
-    """Such as "0000:5d:00.0"."""
+    """Kernel form with domain, such as "0000:5d:00.0"."""
     folder: Path
     vendor: str
-    """Such as "0x10de"."""
+    """Vendor id in hexadecimal as in sysfs; "0x10de" is NVIDIA."""
     class_code: int
     """Base class, subclass and interface: 0x030200 is a 3D controller."""
     driver: str
-    """Empty without one."""
+    """Name of the bound driver; empty if none is bound."""
 
     @property
     def is_gpu(self) -> bool:
@@ -39,23 +39,23 @@ class PciFunction:
 
     @property
     def is_nvidia_gpu(self) -> bool:
-        """A GPU for NVIDIA's driver: not one that was given to a virtual machine, nor a part for one."""
+        """A GPU for NVIDIA's host driver: neither passed through to a virtual machine nor a virtual function."""
         is_given_away = self.driver == "vfio-pci" or self.is_virtual
         return self.is_gpu and self.vendor == NVIDIA and not is_given_away
 
     @property
     def is_virtual(self) -> bool:
-        """A virtual function (SR-IOV): they come and go with the virtual machines that use them."""
+        """A virtual function (SR-IOV), which comes and goes with the virtual machine that uses it."""
         return is_virtual(self.folder)
 
     @property
     def is_nvswitch(self) -> bool:
-        """NVSwitches are bridges of the subclass "other"."""
+        """NVSwitches are bridges of subclass "other"."""
         return self.vendor == NVIDIA and self.class_code >> 8 == 0x0680
 
 
 def functions(root: Path) -> Iterator[PciFunction]:
-    """Every function of the bus, by address; what cannot be read is left out."""
+    """Every function on the bus, sorted by address; unreadable ones are left out."""
     for folder in sorted((root / "sys/bus/pci/devices").glob("*")):
         try:
             class_code = int(text(folder / "class"), 16)
@@ -66,17 +66,17 @@ def functions(root: Path) -> Iterator[PciFunction]:
 
 
 def nvidia_gpus(root: Path) -> list[PciFunction]:
-    """The GPUs that NVIDIA's driver should have."""
+    """The GPUs that NVIDIA's host driver should list."""
     return [function for function in functions(root) if function.is_nvidia_gpu]
 
 
 def has_nvidia(root: Path = Path("/")) -> bool:
-    """Whether the bus has anything of NVIDIA's, with or without a driver."""
+    """Whether any NVIDIA device is on the bus, with or without a driver."""
     return any(function.vendor == NVIDIA for function in functions(root))
 
 
 def path_of(root: Path, device: str) -> tuple[str, ...]:
-    """The PCI addresses above a device, and itself; just itself when it has left the bus."""
+    """PCI addresses from the root port down to the device; only the device itself if it has left the bus."""
     try:
         real = str((root / "sys/bus/pci/devices" / device).readlink())
     except OSError:
@@ -85,12 +85,12 @@ def path_of(root: Path, device: str) -> tuple[str, ...]:
 
 
 def is_virtual(function: Path) -> bool:
-    """Whether this folder is that of a virtual function; in a virtual machine that has it, it is not."""
+    """Whether this sysfs folder is a virtual function; inside a virtual machine it is seen as a plain function."""
     return (function / "physfn").exists()
 
 
 def address_below(folder: Path) -> str:
-    """The PCI address behind a network interface or an RDMA device; empty where it hangs on no such bus."""
+    """PCI address of the hardware of a network interface or RDMA device; empty if it is not a PCI device."""
     name = linked_name(folder / "device")
     return name if is_pci_address(name) else ""
 
@@ -99,11 +99,11 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 def is_pci_address(text: str) -> bool:
-    """Whether this names one function of a PCI device, and nothing else."""
+    """Whether the text is the full address of a PCI function and nothing else."""
     return _ADDRESS.fullmatch(text) is not None
 
 
 def kernel_address(text: str) -> str:
-    """The kernel's form of a PCI address with eight digits of domain, in capitals; empty for no address."""
+    """The kernel's form of a PCI address with an eight-digit domain in capitals; empty if it is no address."""
     domain, colon, rest = text.lower().partition(":")
     return f"{domain[:-4].lstrip('0')}{domain[-4:]}:{rest}" if colon else ""

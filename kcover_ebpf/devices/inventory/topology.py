@@ -1,4 +1,4 @@
-"""Which devices this host has, and which PCIe ports they hang on: read from /proc and /sys."""
+"""The devices of this host and the PCIe ports that they are below: read from /proc and /sys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kcover_ebpf.host.sysfs import text
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One network or RDMA device with a PCI device behind it."""
+    """One network or RDMA device that is a PCI device."""
 
     name: str
     device: str
@@ -26,13 +26,13 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A host's devices at one moment."""
+    """The devices of a host at one moment."""
 
     gpus: tuple[Gpu, ...] = ()
     ports: tuple[Port, ...] = ()
 
     def gpus_below(self, device: str) -> tuple[Gpu, ...]:
-        """The GPU itself, or all GPUs that hang on this port."""
+        """The GPU at this PCI address, or all GPUs below it if it is a bridge."""
         return tuple(gpu for gpu in self.gpus if device in gpu.path)
 
     def ports_below(self, device: str) -> tuple[Port, ...]:
@@ -40,7 +40,7 @@ class Topology:
         return tuple(port for port in self.ports if device in port.path)
 
     def joined(self, newer_topology: Topology) -> Topology:
-        """What is known now: a device that is gone stays known, for it may have failed."""
+        """Union with a newer topology: a device that disappeared stays known, because it may have failed."""
         return Topology(
             (
                 *newer_topology.gpus,
@@ -54,7 +54,7 @@ class Topology:
 
 
 def read(root: Path = Path("/")) -> Topology:
-    """The topology now; what cannot be read is left out."""
+    """The current topology; unreadable devices are left out."""
     return Topology(
         tuple(gpu for vendor in VENDORS for gpu in vendor.gpus(root)), tuple(_ports(root))
     )
@@ -64,7 +64,7 @@ _MIG_ACCESS = re.compile(r"gpu(\d+)/gi(\d+)/(?:ci\d+/)?access (\d+)")
 
 
 def mig_nodes(root: Path, minor: int, instance: int) -> frozenset[str]:
-    """Device files that a process must open to use a MIG instance of /dev/nvidia`minor`."""
+    """Device files that a process must open to use a MIG instance of /dev/nvidiaN; `minor` is N."""
     table = _MIG_ACCESS.findall(text(root / "proc/driver/nvidia-caps/mig-minors"))
     return frozenset(
         f"/dev/nvidia-caps/nvidia-cap{number}"
@@ -74,9 +74,9 @@ def mig_nodes(root: Path, minor: int, instance: int) -> frozenset[str]:
 
 
 def function_of(folder: Path) -> str:
-    """The PCI function behind a device of sysfs, also where another bus lies between (virtio, parts of a NIC).
+    """The PCI function behind a sysfs device, also across another bus (virtio, parts of a NIC).
 
-    Empty for one that no hardware is behind.
+    Empty for a device without hardware.
     """
     link = folder / "device"
     parts = os.path.realpath(link).split("/") if link.is_symlink() else []
@@ -84,9 +84,10 @@ def function_of(folder: Path) -> str:
 
 
 def function_of_rdma(folder: Path) -> str:
-    """The PCI function of an RDMA device; of one made of software (rxe, siw) that of its network interface.
+    """The PCI function of an RDMA device.
 
-    Newer kernels give those no device of their own (/sys/devices/virtual/infiniband).
+    A software device (rxe, siw) has that of its network interface; newer kernels give it no parent device
+    (/sys/devices/virtual/infiniband).
     """
     if found := function_of(folder):
         return found

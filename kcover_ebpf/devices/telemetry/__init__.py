@@ -1,1 +1,4 @@
-"""What the GPUs of this host do, every few seconds: by NVML or a running dcgm-exporter, in a program that may hang."""
+"""Use and health of this host's GPUs every few seconds.
+
+A separate program reads NVML or dcgm-exporter; it may hang.
+"""

@@ -1,7 +1,7 @@
-"""Readings of a running dcgm-exporter: its /metrics, as Prometheus reads it.
+"""Readings from the /metrics of a running dcgm-exporter.
 
-Its values are those of its own last collection, 30 s old by default. The GPUs of another node, as where a Service
-leads to any exporter, are passed over.
+The exporter collects every 30 s by default, so values may be that old. GPUs of another node are skipped: a Service
+may lead to any exporter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kcover_ebpf.errors import UsageError
 from kcover_ebpf.tunables.devices import DCGM_TIMEOUT_S
 
 _MOST_BYTES = 4 << 20
-"""An exporter of eight GPUs writes 0.1 MB."""
+"""Most bytes of an answer; an exporter of eight GPUs writes 0.1 MB."""
 _MIB = 1 << 20
 _MHZ = 1_000_000
 _FIELDS: dict[str, tuple[str, Callable[[float], Any]]] = {
@@ -39,20 +39,20 @@ _FIELDS: dict[str, tuple[str, Callable[[float], Any]]] = {
     "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": ("ecc_corrected_count", int),
     "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": ("ecc_uncorrected_count", int),
 }
-"""Fields of the exporter: ours, and the value in our unit."""
+"""Metric of the exporter -> field of `GpuReading` and conversion to its unit."""
 _USED, _FREE, _RESERVED = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED"
-"""Parts of the memory in MiB, of which the exporter has the first two by default."""
+"""Parts of the memory in MiB; by default the exporter has only the first two."""
 _RATES = {
     "DCGM_FI_PROF_NVLINK_TX_BYTES": "nvlink_sent_bytes",
     "DCGM_FI_PROF_NVLINK_RX_BYTES": "nvlink_received_bytes",
     "DCGM_FI_PROF_PCIE_TX_BYTES": "pcie_sent_bytes",
     "DCGM_FI_PROF_PCIE_RX_BYTES": "pcie_received_bytes",
 }
-"""Bytes a second; added up here, they are counters as NVML has them."""
+"""Rates in bytes per second; they are integrated to counters like NVML's."""
 
 
 def checked(url: str, option: str) -> str:
-    """The URL of an exporter; raises `UsageError`, which begins with the option."""
+    """The URL of an exporter; raises `UsageError`, whose message begins with the option."""
     try:
         parts = urlsplit(url)
         good = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
@@ -64,7 +64,7 @@ def checked(url: str, option: str) -> str:
 
 
 class DcgmSource:
-    """One exporter; `own`: UUIDs of the GPUs of this node."""
+    """Reads one exporter; `own`: UUIDs of the GPUs of this node."""
 
     def __init__(self, url: str, own: Collection[str]) -> None:
         self._url, self._own = urlsplit(url), frozenset(own)
@@ -72,7 +72,7 @@ class DcgmSource:
         self._read_s: float | None = None
 
     def readings(self) -> list[GpuReading]:
-        """The GPUs as the exporter has them now; raises `OSError` or `ValueError` for what cannot be read."""
+        """The exporter's current values for each GPU; raises `OSError`, or `ValueError` if they cannot be parsed."""
         began_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         text = self._fetched()
         now_s, before_s = time.monotonic(), self._read_s
@@ -83,7 +83,7 @@ class DcgmSource:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 uuid = sample.labels.get("UUID", "")
-                # a part of a GPU (MIG) has its own series
+                # a MIG instance has its own series
                 if not uuid or sample.labels.get("GPU_I_ID") or not math.isfinite(sample.value):
                     continue
                 if uuid not in self._own:
@@ -131,7 +131,7 @@ class DcgmSource:
 
 
 def _total_bytes(parts_mib: dict[str, int]) -> int | None:
-    """Of an exporter without the total; too small by what the driver reserves where that is not exported."""
+    """Sum of the parts, for an exporter without a total; too small by the driver's reserve if that part is missing."""
     if _USED not in parts_mib or _FREE not in parts_mib:
         return None
     return sum(parts_mib.values()) * _MIB

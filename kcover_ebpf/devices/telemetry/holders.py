@@ -1,4 +1,4 @@
-"""Which process computes on which GPU: by NVML's list, or by the device files that it has open."""
+"""Which process computes on which GPU: by NVML's process list, otherwise by open device files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kcover_ebpf.tunables.devices import GPU_HOLDERS_S
 
 
 class GpuHolders:
-    """Remembers the open files of processes for a while. Used by one thread."""
+    """Remembers open files of processes for a while. Used by one thread."""
 
     def __init__(self, gpus: Callable[[], Iterable[Gpu]], files: OpenFiles) -> None:
         self._gpus, self._files = gpus, files
@@ -25,8 +25,8 @@ class GpuHolders:
     ) -> Mapping[Pid, list[GpuState]]:
         """The GPUs of each of `members` that has one.
 
-        A process opens the files of all GPUs that it can see, so NVML's list counts more: by files are only processes
-        found that the list names on no GPU.
+        A process opens the files of all GPUs that it can see, so NVML's list has priority: open files are used only
+        for processes that the list contains on no GPU.
         """
         found: dict[Pid, list[GpuState]] = {}
         wanted = frozenset(members)
@@ -55,7 +55,7 @@ class GpuHolders:
 
 
 def seen_by(pid: Pid, states: Sequence[GpuState]) -> GpuSeen:
-    """One fact of all GPUs of a process."""
+    """One fact with all GPUs of a process."""
     uses = {state.use for state in states}
     powers = [state.reading.power_w for state in states if state.reading.power_w is not None]
     return GpuSeen(

@@ -1,4 +1,4 @@
-"""Readings by NVML: a thread for each GPU, so that one that does not answer costs no other its readings."""
+"""Readings by NVML, with a thread for each GPU, so that one that does not answer does not delay the others."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _ALL_LINKS = 0xFFFFFFFF
 _KIB = 1024
 _MHZ = 1_000_000
 _LINKS = (((138, _ALL_LINKS), _KIB), ((139, _ALL_LINKS), _KIB), (197, 1), (198, 1))
-"""NVLink sent and received, PCIe sent and received: field (nvml.h; older bindings lack names), unit in bytes."""
+"""NVLink sent and received, PCIe sent and received: field number (nvml.h; older bindings lack the
+names), unit in bytes."""
 
 
 class NvmlSource:
-    """All GPUs of this host; raises what the binding raises where NVML cannot be used. May hang."""
+    """All GPUs of this host. The constructor raises the binding's errors if NVML cannot be used, and may hang."""
 
     def __init__(self, nvml: Any, root: Path, period_s: float) -> None:
         initialise(nvml, root)
@@ -33,20 +34,20 @@ class NvmlSource:
 
 
 class _Gpu:
-    """One GPU, read from its making on by its own thread, which may never return from a call."""
+    """One GPU; its own thread reads it from creation on and may hang in a call forever."""
 
     def __init__(self, nvml: Any, index: int, period_s: float) -> None:
         self._nvml, self._index, self._period_s = nvml, index, period_s
         self._handle: Any = None
         self._known = GpuReading(gpu=str(index))
-        """Its identity, and what is read seldom."""
+        """Its identity, and values that are read rarely."""
         self._last = self._known
         self._asked: tuple[str, float] | None = None
         self._slow_due_s = 0.0
         threading.Thread(target=self._work, name=f"gpu-{index}", daemon=True).start()
 
     def latest(self) -> GpuReading:
-        """The last reading, or what does not answer."""
+        """The last reading; if the GPU does not answer, a reading that says which call hangs."""
         asked = self._asked
         if asked is not None and time.monotonic() - asked[1] > NVML_STUCK_S:
             return replace(_identity(self._known), unanswered=asked[0])
@@ -68,9 +69,9 @@ class _Gpu:
             time.sleep(max(due_s - time.monotonic(), 0.0))
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        """The answer; None where it is not supported; raises `NVMLError` where the GPU is gone."""
+        """The answer; None if not supported. Raises `NVMLError` if the GPU is gone."""
         nvml = self._nvml
-        call = getattr(nvml, name, None)  # older bindings lack some
+        call = getattr(nvml, name, None)  # older bindings lack some functions
         if call is None:
             return None
         self._asked = name, time.monotonic()
@@ -132,14 +133,14 @@ class _Gpu:
         return None if mhz is None else mhz * _MHZ
 
     def _throttle(self) -> int | None:
-        """Bits of what lowers the clocks now."""
+        """Bits of the reasons that lower the clocks now; None if not supported."""
         reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons", self._handle)
-        if reasons is None:  # drivers before 535 have the older name alone
+        if reasons is None:  # drivers before 535 have only the older name
             reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", self._handle)
         return None if reasons is None else int(reasons)
 
     def _links(self) -> list[int | None]:
-        """Counters of `_LINKS`; None for those that this GPU or driver does not have."""
+        """Counter values in the order of `_LINKS`; None for each that this GPU or driver lacks."""
         fields = [field for field, _ in _LINKS]
         answers = self._ask("nvmlDeviceGetFieldValues", self._handle, fields)
         if answers is None:

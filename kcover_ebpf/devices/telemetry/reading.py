@@ -1,6 +1,6 @@
-"""What one GPU does at one moment, whoever measured it. Pure.
+"""The state of one GPU at one moment, independent of the source.
 
-None is what could not be observed: NVML does not support it on this GPU, or dcgm-exporter does not export it.
+Pure. None means not observed: NVML does not support the value on this GPU, or dcgm-exporter does not export it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ THROTTLE_REASONS = {
     "hw_thermal": 0x40,
     "hw_power_brake": 0x80,
 }
-"""Bits of NVML's clocks event reasons (nvml.h). Idle and clocks that were set by hand are none."""
+"""Bits of NVML's clocks event reasons (nvml.h). An idle GPU and clocks set by an administrator do
+not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process that computes on a GPU."""
+    """A process that computes on a GPU, and its memory there."""
 
     pid: int
-    """In the host's pid namespace, as NVML gives it to a program that runs there."""
+    """Process id in the host's pid namespace; NVML gives that to a program that runs there."""
     memory_bytes: int | None = None
 
 
@@ -33,17 +34,17 @@ class GpuReading:
     """One GPU. `gpu`, `uuid` and `pci_bus_id` are written as dcgm-exporter writes them."""
 
     gpu: str
-    """NVML's index."""
+    """Index of NVML, as a decimal number."""
     uuid: str = ""
     pci_bus_id: str = ""
-    """Eight digits of domain, in capitals ("00000000:5D:00.0")."""
+    """PCI address with an eight-digit domain in capitals ("00000000:5D:00.0")."""
     boottime_ns: int = 0
-    """When the reading began."""
+    """Boottime at which the reading began; 0: never read."""
     model: str = ""
     serial: str = ""
-    """Of the board; empty where NVML does not say."""
+    """Serial number of the board; empty if NVML does not report it."""
     utilization: float | None = None
-    """Share of the last sampling period (1 s or less) in which some kernel ran, 0 to 1."""
+    """Fraction (0 to 1) of the last sampling period (1 s or less) in which at least one kernel ran."""
     memory_utilization: float | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
@@ -52,31 +53,31 @@ class GpuReading:
     sm_clock_hz: int | None = None
     memory_clock_hz: int | None = None
     throttle: int | None = None
-    """Bits as `THROTTLE_REASONS`."""
+    """Bit mask with the values of `THROTTLE_REASONS`."""
     temperature_c: float | None = None
     ecc_corrected_count: int | None = None
-    """Since the driver was loaded."""
+    """Corrected ECC errors since the driver was loaded; None if not supported."""
     ecc_uncorrected_count: int | None = None
     nvlink_sent_bytes: int | None = None
-    """Counters over all links; they may begin anew."""
+    """Bytes over all links; the counter may restart at 0."""
     nvlink_received_bytes: int | None = None
     pcie_sent_bytes: int | None = None
     pcie_received_bytes: int | None = None
     processes: tuple[GpuProcess, ...] = ()
     namespace: str = ""
-    """Of the pod that the GPU is assigned to, where the source says it (dcgm-exporter)."""
+    """Namespace of the pod that uses the GPU, if the source reports it (dcgm-exporter)."""
     pod: str = ""
     unanswered: str = ""
-    """What does not answer; then nothing else but the identity is known."""
+    """The call that does not answer; if set, only the identity of the GPU is valid."""
 
     @property
     def device(self) -> str:
-        """PCI address as the kernel writes it ("0000:5d:00.0"); empty where it is not known."""
+        """PCI address in the kernel's form ("0000:5d:00.0"); empty if unknown."""
         return kernel_address(self.pci_bus_id)
 
     @property
     def used_by_bytes(self) -> int | None:
-        """Memory of all processes, or, where none is listed, of the GPU."""
+        """Memory in use by all listed processes; the memory in use on the GPU if none is listed."""
         listed = [
             process.memory_bytes for process in self.processes if process.memory_bytes is not None
         ]

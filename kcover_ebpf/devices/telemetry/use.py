@@ -1,4 +1,4 @@
-"""From the readings of a GPU over time to what it is used for, and what moved since the one before. Pure."""
+"""What a GPU is used for, and how much data it moved between two readings. Pure."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from kcover_ebpf.tunables.devices import (
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """One GPU as it is now."""
+    """The latest state of one GPU."""
 
     reading: GpuReading
     use: GpuUse
     use_since_ns: int
-    """Boottime of the first reading in a row with this use."""
+    """Boottime of the first of the consecutive readings with this use."""
     nvlink_bytes: int = 0
-    """Since the reading before; 0 for the first one and where it is not counted."""
+    """Bytes since the previous reading; 0 for the first one and if it is not counted."""
     pcie_bytes: int = 0
     changed: bool = False
-    """Utilisation or power differs much from the reading before."""
+    """Utilisation or power differs considerably from the previous reading."""
 
 
 def use_of(reading: GpuReading) -> GpuUse:
-    """What it is used for at this moment."""
+    """The use of the GPU by this one reading."""
     if reading.utilization is None:
         return GpuUse.UNKNOWN
     if reading.utilization == 0:
@@ -44,7 +44,7 @@ def use_of(reading: GpuReading) -> GpuUse:
 
 
 def after(previous_state: GpuState | None, reading: GpuReading) -> GpuState:
-    """The state with one more reading."""
+    """The state after one more reading."""
     use = use_of(reading)
     since_ns = reading.boottime_ns
     if previous_state is not None and previous_state.use is use:
@@ -65,14 +65,14 @@ def after(previous_state: GpuState | None, reading: GpuReading) -> GpuState:
 
 
 def _grown(before: int | None, now: int | None) -> int:
-    # a GPU that was reset counts from 0 again
+    # after a reset the GPU counts from 0
     return max(0, now - before) if before is not None and now is not None else 0
 
 
 def _changed(old_reading: GpuReading, new_reading: GpuReading) -> bool:
     shares = old_reading.utilization, new_reading.utilization
     if shares[0] is not None and shares[1] is not None:
-        # NVML's whole percents as shares: 0.2 is no binary number
+        # NVML's whole percents as fractions, which binary floats cannot hold exactly
         by_percent = round(100 * abs(shares[1] - shares[0]))
         if by_percent >= GPU_CHANGED_PERCENT:
             return True

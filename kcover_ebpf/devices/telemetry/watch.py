@@ -1,7 +1,7 @@
-"""Keeps the program that reads the GPUs running, and hands on what it prints. No other thread waits for it.
+"""Runs the helper program that reads the GPUs, restarts it if needed, and publishes its readings.
 
-A helper that prints nothing is killed; one that even so does not end is left behind, and no other is started
-before it has ended: a driver that answers no more costs one process.
+Only one thread waits for the helper. A helper that prints nothing is killed. One that does not even exit then is
+left behind, and no other is started before it has exited: a hanging driver costs one process, not one per restart.
 """
 
 from __future__ import annotations
@@ -41,36 +41,36 @@ from kcover_ebpf.tunables.devices import (
 )
 
 _MOST_BYTES = 1 << 20
-"""A line that is longer is refused; sixteen GPUs have 20 kB."""
+"""Most bytes of a line; longer ones are refused. Sixteen GPUs need 20 kB."""
 _DRIVER = Path("sys/module/nvidia")
 
 
 @dataclass(frozen=True, slots=True)
 class TelemetryOptions:
-    """What the operator chose."""
+    """How GPUs are read, as the operator configured it."""
 
     period_s: float
     dcgm: str = ""
-    """URL of a dcgm-exporter, which is read instead of NVML; empty: NVML."""
+    """URL of a dcgm-exporter to read instead of NVML; empty: NVML."""
     root: Path = Path("/")
-    """Where the host's files are, NVML's library among them."""
+    """Root folder of the host's files, which contain NVML's library."""
 
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """All that is known now."""
+    """The latest readings, and the state of the helper."""
 
     gpus: tuple[GpuState, ...] = ()
     trouble: str = "not begun"
-    """Why nothing is known; empty while readings come."""
+    """Why there are no readings; empty while readings arrive."""
     read_s: float | None = None
-    """When the last readings came (CLOCK_MONOTONIC); None before the first."""
+    """When the last readings arrived (CLOCK_MONOTONIC); None before the first."""
     cpu_s: float = 0.0
-    """CPU time of all helpers so far."""
+    """CPU seconds of all helpers so far."""
 
 
 class GpuTelemetry:
-    """A thread and its helper. `tick` never waits; `latest` may be read by any thread."""
+    """A thread and its helper. `tick` never waits; any thread may read `latest`."""
 
     def __init__(
         self,
@@ -80,9 +80,9 @@ class GpuTelemetry:
         root: Path = Path("/"),
         again_s: float = TELEMETRY_AGAIN_S,
     ) -> None:
-        """`gpus`: those that the driver knows, without waiting; `files`: who has theirs open.
+        """`gpus`: the GPUs that the driver lists, without waiting; `files`: which processes have their files open.
 
-        `root`: of our own proc and sys.
+        `root`: the root of our own /proc and /sys. `again_s`: pause before a new helper.
         """
         self._options, self._root, self._again_s = options, root, again_s
         self._period_s = max(options.period_s, DCGM_PERIOD_S) if options.dcgm else options.period_s
@@ -96,10 +96,11 @@ class GpuTelemetry:
         self._serials: dict[str, str] = {}
         self.latest = Telemetry()
         self._thread = threading.Thread(target=self._work, name="kcover-gpus", daemon=True)
-        """Begun at the first `tick`: privileges that are given up before that are not its own either."""
+        """Started at the first `tick`, so that the thread has none of the privileges that were
+        dropped before."""
 
     def tick(self, members: Collection[Pid]) -> Iterator[GpuSeen]:
-        """What was read since the last call about these processes' GPUs. `members`: who matters from now on."""
+        """Readings since the last call, for the GPUs of each of `members`; later readings cover `members` too."""
         self._members = tuple(members)
         if self._thread.ident is None:
             self._thread.start()
@@ -108,7 +109,7 @@ class GpuTelemetry:
                 yield self._found.get_nowait()
 
     def serial_of(self, device: str) -> str:
-        """Of the board at a PCI address, also once it is lost; empty where it was never read."""
+        """Serial number of the board at a PCI address, also after the GPU was lost; empty if it was never read."""
         return self._serials.get(device, "")
 
     def close(self) -> None:
@@ -138,11 +139,11 @@ class GpuTelemetry:
         self.latest = Telemetry((), failure, known_telemetry.read_s, known_telemetry.cpu_s)
 
     def _run(self) -> str:
-        """One helper, until it ends or hangs; why it did."""
+        """Run one helper until it ends or hangs; returns why it did."""
         options = self._options
         wanted_options = HelperOptions(self._period_s, options.dcgm, str(options.root))
         try:
-            # it reads no byte that a tenant wrote, and needs the devices
+            # it reads nothing that a tenant wrote, and needs the devices
             running = helper.start(wanted_options.argv(), None, session=True)
         except OSError as error:
             return f"the helper cannot be started: {error.strerror}"
@@ -180,7 +181,7 @@ class GpuTelemetry:
             readings = [decode(GpuReading, other_gpu) for other_gpu in raw["gpus"]]
             failure, cpu_s = str(raw["trouble"]), float(raw["cpu_seconds"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError, ObjectError):
-            return  # what a helper of another version prints; the silence is noticed
+            return  # a helper of another version printed it; the silence is noticed
         fresh = []
         for reading in readings:
             if reading.serial:
@@ -197,7 +198,7 @@ class GpuTelemetry:
         read_s = time.monotonic() if readings else self.latest.read_s
         cpu_s += self._cpu_before_s
         self.latest = Telemetry(tuple(self._states.values()), failure, read_s, cpu_s)
-        # an exporter's values may be half a minute old: no clock
+        # values of an exporter may be half a minute old, so they are not signs of progress
         if not self._options.dcgm and fresh:
             self._hand_on([self._states[gpu] for gpu in fresh])
 

@@ -1,1 +1,1 @@
-"""Xids from every source that reports one, each counted once."""
+"""Xids from every source that reports them, each counted once."""

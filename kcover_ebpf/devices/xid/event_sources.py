@@ -1,4 +1,4 @@
-"""What reports each kind of event here and now: the highest rung of its ladder that works. Pure."""
+"""The source of each kind of event on this host now: the highest working rung of its ladder. Pure."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ NONE = "nothing"
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What was found to work."""
+    """Which sources were found to work."""
 
     probes: Collection[str]
-    """Names of the attached ones."""
+    """Names of the attached probes, without those that failed."""
     xid_rung: Rung
     driver: bool
-    """The GPU driver is loaded."""
+    """True if the GPU driver is loaded."""
     console: bool
-    """The self-test's line arrived by printk:console, or by the probe in its place."""
+    """The self-test line arrived through printk:console, or through the probe that replaces it."""
     log: bool
-    """/dev/kmsg can be read."""
+    """True if /dev/kmsg can be read."""
     links: bool
-    """Netlink reports of links."""
+    """True if netlink reports link changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """One kind of event and its source."""
+    """One kind of event and the source that reports it."""
 
     family: str
     rung: str
-    """`NONE` where it cannot be observed."""
+    """Name of the source; `NONE` if the event cannot be observed."""
 
 
 def active(sources: Sources) -> Sequence[Active]:
-    """One row for each kind of event about devices."""
+    """One row for each kind of device event."""
 
     def probed(name: str, said: str, instead: str = NONE) -> str:
         return said if name in sources.probes else instead

@@ -1,8 +1,9 @@
-"""Reads kernel log lines of device drivers: pure text in, facts out.
+"""Parses kernel log lines of device drivers: text in, facts out.
 
-Takes records of /dev/kmsg (Documentation/ABI/testing/dev-kmsg) and texts of the printk tracepoint.
-Only what a driver printed at the start of its own record counts: elsewhere a kernel message may
-quote what a user typed. Only the kernel's own facility counts: user space cannot write that.
+Pure. Takes records of /dev/kmsg (Documentation/ABI/testing/dev-kmsg) and texts of the printk tracepoint.
+
+Two rules prevent forgery. Only text at the start of a record counts, because a kernel message may quote user input
+further on. Only records of the kernel's own facility count, because user space cannot write those.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ _KERNEL_FACILITY_BELOW = 8
 
 @dataclass(frozen=True, slots=True)
 class KmsgRecord:
-    """One record of /dev/kmsg."""
+    """One record of /dev/kmsg; the fields are those of its prefix and the message."""
 
     priority: int
     sequence: int
-    """Grows by one a record: a gap means that the ring was overwritten before it was read."""
+    """Grows by one per record: a gap means that records were overwritten before they were read."""
     time_s: float
-    """Seconds since the boot, without those suspended (the kernel's local_clock)."""
+    """Seconds since boot, excluding suspend (the kernel's local_clock)."""
     text: str
 
     @property
     def from_kernel(self) -> bool:
-        """False for what user space wrote."""
+        """False if user space wrote the record."""
         return self.priority < _KERNEL_FACILITY_BELOW
 
 
@@ -40,17 +41,17 @@ _ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
 
 
 def parse_record(raw: bytes) -> KmsgRecord | None:
-    """One read of /dev/kmsg as a record; None when it has not the documented form."""
+    """One read of /dev/kmsg as a record; None if it does not have the documented form."""
     record = split_record(raw.decode("utf-8", "replace"))
     if record is None:
         return None
-    # what follows the first newline is a dictionary of properties, one a line behind a blank
+    # after the first newline follow properties, one per line, each indented by a blank
     text = record.text.partition("\n")[0]
     return replace(record, text=_ESCAPE.sub(lambda match: chr(int(match[1], 16)), text))
 
 
 def split_record(text: str) -> KmsgRecord | None:
-    """A record as it was read or saved, its message unchanged; None for text of another form."""
+    """A record in its raw or saved form, with its message unchanged; None if the text has another form."""
     prefix, separator, rest = text.partition(";")
     fields = prefix.split(",")
     if not separator or len(fields) < 4 or not all(_is_number(word) for word in fields[:3]):
@@ -70,8 +71,9 @@ _XID = re.compile(
     re.DOTALL,
 )
 
-# In logs that others wrote the device's address has more forms than the driver's, and nothing is read of it.
-# No bracket, and at least four characters: else the name of a process that crashed could begin one.
+# In logs written by others, the device address has more forms than the driver's; nothing is read
+# from it. No bracket, and at least four characters: otherwise the name of a process that crashed
+# could begin one.
 XID_IN_LOG = (
     r"^NVRM: (?:[^\[]*NVRM: )?Xid \([^)\[]{4,40}\): (?P<number>\d{1,4})\b(?:, (?P<rest>.*))?"
 )
@@ -79,7 +81,7 @@ SXID_IN_LOG = (
     r"^nvidia-nvswitch\d+: SXid \([^)\[]{4,40}\): (?P<number>\d{1,6})\b(?:, (?P<rest>.*))?"
 )
 BEGINS_IN_LOG = r"NVRM: Xid \(|nvidia-nvswitch\d+: SXid \("
-"""Every line that one of the two may match has this."""
+"""Every line that one of the two patterns can match contains this."""
 
 _TASK = re.compile(r"\[\d+\]")
 _PID = re.compile(r"pid=(?:'?<unknown>'?|'?(?P<pid>\d{1,10})'?)(?:, |$)")
@@ -96,7 +98,7 @@ _OLD_CONSOLE_LEVEL = re.compile(r"^<\d>")
 
 
 def read_console(text: str, boottime_ns: int) -> XidReported | DeviceNotice | None:
-    """What one message of the printk:console tracepoint says; an Xid from there is unconfirmed.
+    """The report in one message of the printk:console tracepoint; an Xid from there is unconfirmed.
 
     Kernels before 6.0 put the console's time stamp in front.
     """
@@ -105,17 +107,18 @@ def read_console(text: str, boottime_ns: int) -> XidReported | DeviceNotice | No
 
 
 def read_record(record: KmsgRecord, boottime_ns: int) -> XidReported | DeviceNotice | None:
-    """What one record of /dev/kmsg says; None for other lines and for what user space wrote."""
+    """The report in one record of /dev/kmsg; None for other lines and for records that user space wrote."""
     return read_line(record.text, boottime_ns, Rung.KMSG) if record.from_kernel else None
 
 
 def read_line(text: str, boottime_ns: int, rung: Rung) -> XidReported | DeviceNotice | None:
-    """What one message, without any prefix of the log itself, says about a device."""
+    """The device report in one message, which must have no prefix of the log itself; None for other lines."""
     if text.startswith("NVRM: "):
-        # the driver prints with a continuation mark: a message may have joined one before it
+        # the driver prints with a continuation mark, so another message may precede it on the same
+        # line
         match = _XID.search(text)
         if match and _TASK.search(text, 0, match.start()):
-            return None  # a process called NVRM that crashed: the rest is its file's name
+            return None  # a crashed process is called NVRM: the rest of the line is a file name
         return _xid(match, boottime_ns, rung) if match else _notice(text, boottime_ns)
     if text.startswith("nvidia-nvswitch"):
         match = _SXID.match(text)
@@ -124,13 +127,13 @@ def read_line(text: str, boottime_ns: int, rung: Rung) -> XidReported | DeviceNo
 
 
 def is_detail(text: str) -> bool:
-    """True for registers that a switch's driver prints behind a report, under the same number."""
+    """True for register lines that the NVSwitch driver prints after a report under the same number."""
     match = _SXID.match(text)
     return match is not None and _SXID_DETAIL.match(match["rest"] or "") is not None
 
 
 def message_parts(text: str) -> tuple[Pid | None, str, str]:
-    """Process id, process name and the message proper of what follows an Xid's number."""
+    """Process id, process name and message, from the text after an Xid number."""
     pid: Pid | None = None
     name = ""
     if match := _PID.match(text):
@@ -143,7 +146,7 @@ def message_parts(text: str) -> tuple[Pid | None, str, str]:
 
 
 def pci_address(bdf: str) -> str:
-    """A PCI address in the kernel's form; the driver leaves out the function, which is 0."""
+    """PCI address in the kernel's form; the driver omits the function, which is 0."""
     bdf = bdf.lower()
     return bdf if "." in bdf else f"{bdf}.0"
 

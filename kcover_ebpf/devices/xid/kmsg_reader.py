@@ -1,4 +1,4 @@
-"""Reader of /dev/kmsg: a rung that cannot be forged."""
+"""Reader of /dev/kmsg: a rung of the Xid ladder that cannot be forged."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ if TYPE_CHECKING:
 
 _RECORD_BYTES = 8192
 _READ_ON = (errno.EPIPE, errno.EINVAL, errno.EINTR)
-"""EPIPE: overwritten under us, the next read continues at the oldest that is left."""
+"""Errors after which reading continues. EPIPE: records were overwritten, and the next read returns
+the oldest one left."""
 
 
 def may_concern(raw: bytes) -> bool:
-    """False for a record of /dev/kmsg that no driver wrote whose lines are read here; there may be thousands."""
+    """False for a record that no driver of interest wrote; thousands of those may come per second."""
     return (
         b"NVRM: " in raw
         or b"nvidia-nvswitch" in raw
@@ -27,7 +28,7 @@ def may_concern(raw: bytes) -> bool:
 
 
 def stored(path: str = "/dev/kmsg") -> Iterator[bytes]:
-    """Each record that is kept since the boot, or since the log was cleared (`dmesg --clear`); raises `OSError`."""
+    """Each record kept since boot or since `dmesg --clear`; raises `OSError`."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.lseek(fd, 0, os.SEEK_DATA)
@@ -48,8 +49,8 @@ def stored(path: str = "/dev/kmsg") -> Iterator[bytes]:
 class KmsgReader:
     """Reads new records without waiting.
 
-    A log may get thousands of lines a second that concern no job, so a reader that is notified when one
-    matters need not read the others: `skip` leaves them out, except those since the skip before.
+    A log may get thousands of irrelevant lines per second. A reader that is notified of relevant lines can `skip`
+    the others; records since the previous skip are kept.
     """
 
     def __init__(self, path: str = "/dev/kmsg") -> None:
@@ -57,10 +58,10 @@ class KmsgReader:
         self._older, self._newer = _open_end(path), _open_end(path)
         self._next = 0
         self.lost_count = 0
-        """Records that were overwritten before they were read."""
+        """Records overwritten before they were read."""
 
     def records(self) -> Iterator[KmsgRecord]:
-        """Records of drivers that are there now and were not read before."""
+        """New records of drivers that are available now."""
         while True:
             try:
                 raw = os.read(self._older, _RECORD_BYTES)
@@ -73,7 +74,8 @@ class KmsgReader:
                 continue
             if not may_concern(raw):
                 continue
-            # most nodes never have such a record, and the patterns would make each start longer
+            # most nodes never see such a record, and compiling the patterns would slow down each
+            # start
             from kcover_ebpf.devices.xid.kmsg_parser import parse_record
 
             record = parse_record(raw)
@@ -82,12 +84,12 @@ class KmsgReader:
                 yield record
 
     def skip(self) -> None:
-        """Leave out what was there at the skip before this one."""
+        """Drop the records that were there at the previous skip."""
         self._older, self._newer = self._newer, self._older
         os.lseek(self._newer, 0, os.SEEK_END)
 
     def close(self) -> None:
-        """Stop reading."""
+        """Close /dev/kmsg; no further reads are possible."""
         os.close(self._older)
         os.close(self._newer)
 

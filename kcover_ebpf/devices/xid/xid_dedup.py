@@ -1,8 +1,8 @@
-"""One fact for each Xid, however many rungs of the ladder saw it. Pure: time comes with reports.
+"""One fact for each Xid, although several rungs of the ladder report it.
 
-Each error reaches every rung that works exactly once, so the n-th report of a number on one rung is
-the n-th on any other. The best rung reports at once and takes what it does not carry (process, MIG
-instance, the driver's words) from the others. What only a lower rung saw is reported after a pause.
+Pure: reports carry their time. Each error reaches every working rung exactly once, so the n-th report of a number
+on one rung is the n-th on any other. The best rung's report becomes a fact at once; its missing fields (process,
+MIG instance, message) come from the others. An error that only lower rungs saw becomes a fact after a pause.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Entry:
     last_ns: int = 0
 
     def pop_delayed(self, xid: XidReported) -> list[XidReported]:
-        """The other rungs' word on the same error."""
+        """Remove and return the other rungs' reports of the same error."""
         return [
             reports.popleft()
             for reports in self.delayed.values()
@@ -34,7 +34,7 @@ class _Entry:
 
 
 class XidDedup:
-    """The reports of all rungs, joined; `best` is the highest rung that works now."""
+    """Joins the reports of all rungs; `best` is the highest rung that works now."""
 
     def __init__(self, best_rung: Rung) -> None:
         self.best = best_rung
@@ -42,7 +42,7 @@ class XidDedup:
         self._asked_ns = 0
 
     def observe(self, xid: XidReported) -> XidReported | None:
-        """The fact that a report makes; None if reported already, or while a better rung may report."""
+        """The fact that a report makes; None if reported already, or while a better rung may still report."""
         xid = _split(xid)
         entry = self._entry(xid)
         entry.seen[xid.rung] += 1
@@ -54,11 +54,11 @@ class XidDedup:
         return _complete(entry, xid)
 
     def overdue(self, now_ns: int) -> list[XidReported]:
-        """What lower rungs saw, and the best one did not in time; asked once after each reading of all rungs.
+        """Errors that lower rungs reported and the best rung did not report in time.
 
-        What happened before the last time it was asked has been read since, and no more than that is
-        certain: a reader that is behind must not take for missed what it has not read yet.
-        A line that no source vouches for does not count as reported: it must not hide a real one.
+        Call it after each read of all rungs. Only reports older than the previous call are certain to have been
+        read from every source; only those may be declared missed. A line that no trusted source confirms does not
+        count as reported, because it must not hide a real error.
         """
         late = []
         read_ns, self._asked_ns = self._asked_ns, now_ns
@@ -118,5 +118,5 @@ def _joined(xid: XidReported, other_xid: XidReported) -> XidReported:
 
 
 def _same_words(reported: str, line: str) -> bool:
-    """Whether two reports can be one; a format that was not filled fits every line."""
+    """Whether two reports can describe the same error; an unformatted message matches any line."""
     return not reported or "%" in reported or reported in line or line in reported
