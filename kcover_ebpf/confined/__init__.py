@@ -1,1 +1,1 @@
-"""Starts, limits and ends helper processes; the frames that they speak in."""
+"""Starts, limits and ends helper processes; the message frames that they use."""

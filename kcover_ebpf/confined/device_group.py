@@ -1,8 +1,8 @@
-"""A control group in which no device can be opened but null, zero and random (bpf/confine.bpf.c).
+"""A control group in which only the devices null, zero and random can be opened (bpf/confine.bpf.c).
 
-What a helper opens may be a device node in a container, whatever it is called, and opening one does things: it arms a
-watchdog. Only a control group's device program is asked at each open(2), whatever the path (kernel:
-devcgroup_check_permission).
+A file that a helper opens may be a device node in a container, under any name, and opening one can have effects: it
+arms a watchdog, for example. Only the device program of a control group is consulted at each open(2) whatever the
+path (kernel: devcgroup_check_permission).
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _PREFIX = "kcover-confined"
 
 
 class DeviceGroup:
-    """The group, as long as its maker lives: its end takes the program off."""
+    """The group. Its program is detached when the process that made it ends."""
 
     def __init__(self, path: Path, link: BpfLink) -> None:
         self.path, self._link = path, link
         self.entrance = os.open(path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
-        """Who writes "0" to it enters."""
+        """A process that writes "0" to this descriptor joins the group."""
 
     def close(self) -> None:
-        """Remove it, unless something is left behind in it."""
+        """Remove the group, unless a process is left in it."""
         os.close(self.entrance)
         cgroups.remove(self.path)
         self._link.destroy()
 
 
 def make(parents: Iterable[Path]) -> DeviceGroup:
-    """Below the first of these v2 groups that we are in ourselves, so that memory is charged to ours.
+    """Make the group below the first of these v2 groups that we are in, so that its memory is charged to ours.
 
-    Raises `LoadError`, which says why devices cannot be refused: no such group can be written to, the kernel is
-    older than 4.15, or CAP_SYS_ADMIN (or CAP_BPF with CAP_NET_ADMIN) is missing.
+    Raises `LoadError` if devices cannot be refused; the message says why. Either no such group can be written to,
+    the kernel is older than 4.15, or CAP_SYS_ADMIN (or CAP_BPF with CAP_NET_ADMIN) is missing.
     """
     parent = next((other_path for other_path in parents if _is_ours(other_path)), None)
     if parent is None:
@@ -71,5 +71,5 @@ def _attached(path: Path) -> BpfLink:
         return bpf_object.attach_group("may_open", group)
     finally:
         os.close(group)
-        # an attached program lives as long as its link
+        # an attached program is detached when its link is closed
         bpf_object.close()

@@ -1,8 +1,8 @@
-"""What a helper and we say to each other: frames of a length (four bytes, the highest first) and JSON. Pure.
+"""The frames between us and a helper: a length (four bytes, big-endian) and JSON.
 
-The helper parses what tenants wrote and may have been taken over. So a frame's bytes, containers and commas are counted
-before anything is built of it: a byte of JSON can become thirty in memory. Dataclasses travel inside as
-`agent.reader.form` writes them.
+Pure. A helper parses input from tenants and may have been taken over. So the bytes, containers and commas of a
+frame are counted before anything is built of it: a byte of JSON can become thirty in memory. Dataclasses are
+encoded as `agent.reader.form` does.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 MOST_BYTES = 1 << 20
-"""A turn over 256 logs is some 500 kB, a thread with 4,096 mapped files 300 kB."""
+"""Most bytes of a frame. A turn over 256 logs is some 500 kB, a thread with 4,096 mapped files 300 kB."""
 MOST_CONTAINERS = 16_384
 MOST_COMMAS = 65_536
 _LENGTH_BYTES = 4
 
 
 class FrameError(Exception):
-    """It is no frame, or a larger one than is allowed; the message says which."""
+    """The bytes are not a frame, or exceed a bound; the message says which."""
 
 
 def pack(value: Mapping[str, Any]) -> bytes:
-    """The bytes of a frame; raises `FrameError` for one that the other side would refuse."""
+    """A frame as bytes; raises `FrameError` if the receiver would refuse it."""
     body = json.dumps(value, separators=(",", ":")).encode()
     _check(body)
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """The object in a frame; raises `FrameError`."""
+    """The JSON object in a frame; raises `FrameError`."""
     _check(body)
     try:
         value = json.loads(body)
@@ -49,13 +49,16 @@ def _check(body: bytes) -> None:
 
 
 class FrameReader:
-    """Cuts a stream into frames; keeps at most one of them."""
+    """Cuts a stream into frames; buffers at most one of them."""
 
     def __init__(self) -> None:
         self._left = bytearray()
 
     def feed(self, block: bytes) -> Iterator[dict[str, Any]]:
-        """The objects of the frames that end in this block; raises `FrameError`: then the stream is of no more use."""
+        """The objects of the frames that end in this block.
+
+        Raises `FrameError`, after which the stream cannot be used.
+        """
         self._left += block
         while len(self._left) >= _LENGTH_BYTES:
             size = int.from_bytes(self._left[:_LENGTH_BYTES], "big")

@@ -1,8 +1,8 @@
-"""Starts a helper process, bounds what it may do and use, and ends it without waiting for ever.
+"""Starts helper processes, limits what they may do and use, and ends them without waiting forever.
 
-Whatever may hang, crash, or be made to by what a tenant wrote is such a process: readers of logs and of ranks, py-spy,
-the reader of GPUs, an inspection, a vendor's script. One that was killed and does not end, for it is in a call of the
-kernel that does not return (state D), is left behind, and counted.
+Everything that may hang or crash, or that tenants can influence, runs in such a process: readers of logs and of
+ranks, py-spy, the reader of GPUs, inspections, a vendor's scripts. A helper that was killed but does not end,
+because it is in a kernel call that does not return (state D), is left behind and counted.
 """
 
 from __future__ import annotations
@@ -31,35 +31,37 @@ _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _BLOCK_BYTES = 64 << 10
 _SHOWN = 160
-"""Of what a program said last: the end is the error."""
+"""Characters shown of the last line that a program printed; the end contains the error."""
 _ERROR_BYTES = 4096
 _FILTER = SyscallFilter()
 _FILE_BYTES = 0
-"""RLIMIT_FSIZE: none of them writes a file."""
+"""RLIMIT_FSIZE in bytes: no helper writes a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What a helper may use and do."""
+    """Limits and privileges of a helper."""
 
     data_bytes: int
-    """RLIMIT_DATA, which counts what is written to: a library of a gigabyte is mapped, and costs nothing."""
+    """RLIMIT_DATA, which counts only writable memory: mapping a library of a gigabyte is free."""
     cpu_s: int
-    """RLIMIT_CPU, of its whole life."""
+    """RLIMIT_CPU: CPU seconds over its whole life."""
     kept: frozenset[Capability] = frozenset()
-    """Capabilities; all others are gone for good."""
+    """Capabilities that it keeps; it loses all others permanently."""
     address_bytes: int | None = None
-    """RLIMIT_AS; None for a program that maps what it reads."""
+    """RLIMIT_AS; None for a program that maps the files that it reads."""
     open_files: int = 256
     filtered: bool = True
-    """System calls that no reader needs are refused (`seccomp`)."""
+    """Refuse system calls that no reader needs (`seccomp`)."""
     group: int | None = field(default=None, compare=False)
-    """Where to write to enter the control group that refuses devices; None: there is none."""
+    """Descriptor to write to in order to enter the control group that refuses devices; None: there
+    is no group."""
     with_parent: bool = True
-    """It is killed when the thread that started it ends."""
+    """The kernel kills it when the thread that started it ends."""
     out_of_memory_score: int = 1000
-    """Whom the kernel kills first where memory is short (proc_pid_oom_score_adj(5)); -1000: never. Below 0 it needs
-    CAP_SYS_RESOURCE, and is left as it is without."""
+    """oom_score_adj, i.e. which process the kernel kills first when memory runs out
+    (proc_pid_oom_score_adj(5)); -1000: never. A value below 0 needs CAP_SYS_RESOURCE; without it
+    the score stays unchanged."""
 
 
 class Helper:
@@ -68,7 +70,10 @@ class Helper:
     def __init__(
         self, process: subprocess.Popen[bytes], *, is_leader: bool, grace_s: float = 0.0
     ) -> None:
-        """`is_leader`: of a session, so that what it starts is ended with it. `grace_s`: SIGTERM to SIGKILL."""
+        """`is_leader`: it leads a session, so that its children are ended with it.
+
+        `grace_s`: seconds from SIGTERM to SIGKILL.
+        """
         self._process, self._is_leader, self._grace_s = process, is_leader, grace_s
         self._ended = False
 
@@ -78,13 +83,13 @@ class Helper:
 
     @property
     def stdin(self) -> int:
-        """Of a helper that was started with it."""
+        """Descriptor of its input; only if it was started with one."""
         assert self._process.stdin is not None
         return self._process.stdin.fileno()
 
     @property
     def stdout(self) -> int:
-        """What it writes."""
+        """Descriptor of its standard output, for reading."""
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
@@ -94,7 +99,7 @@ class Helper:
         return self._process.poll()
 
     def close_stdin(self) -> None:
-        """It reads no more."""
+        """Close its input, which is how a helper learns that it should end."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -102,9 +107,10 @@ class Helper:
     def output(
         self, end_s: float, most_bytes: int, stops: Callable[[], bool] = lambda: False
     ) -> tuple[bytes, str]:
-        """(what it wrote, why that may be too little), once it ends.
+        """(output, reason why it is incomplete or empty), once the helper ends.
 
-        It is ended at `end_s` (monotonic), beyond `most_bytes`, and when `stops`, asked once a second, is true.
+        The helper is ended at `end_s` (monotonic), beyond `most_bytes`, and when `stops`, called once a second,
+        returns True.
         """
         blocks: dict[int, bytearray] = {}
         streams = (self._process.stdout, self._process.stderr)
@@ -143,7 +149,7 @@ class Helper:
         return False
 
     def last_words(self) -> str:
-        """The last line of what it wrote as errors; empty where there is none."""
+        """The last line that it wrote to standard error; empty if there is none."""
         stream = self._process.stderr
         if stream is None or stream.closed or not select.select([stream], [], [], 0.2)[0]:
             return ""
@@ -155,7 +161,7 @@ class Helper:
         )
 
     def end(self, reap_s: float = HELPER_REAP_S) -> bool:
-        """Kill it, if it still runs; False where it has not ended `reap_s` later, and is left behind."""
+        """Kill it if it still runs. False if it has not ended `reap_s` seconds later; then it is left behind."""
         if self._ended:
             return self._process.poll() is not None
         self._ended = True
@@ -180,29 +186,29 @@ class Helper:
 
 
 class HelpersLeftBehind:
-    """Helpers that were killed and have not ended; may be used by any thread."""
+    """Helpers that were killed and have not ended; any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._processes: list[subprocess.Popen[bytes]] = []
         self.total = 0
-        """Ever."""
+        """Helpers ever left behind, including those that ended later."""
 
     def add(self, process: subprocess.Popen[bytes]) -> None:
-        """It does not end."""
+        """Count a killed process that does not end, and watch for its end."""
         with self._lock:
             self._processes.append(process)
             self.total += 1
 
     def count(self) -> int:
-        """Those that have not ended yet."""
+        """Helpers that have not ended yet."""
         with self._lock:
             self._processes = [process for process in self._processes if process.poll() is None]
             return len(self._processes)
 
 
 left_behind = HelpersLeftBehind()
-"""Of this process."""
+"""All helpers that this process has left behind."""
 
 
 def start(  # noqa: PLR0913 - the streams and the surroundings of a program
@@ -219,11 +225,11 @@ def start(  # noqa: PLR0913 - the streams and the surroundings of a program
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Helper:
-    """Raises `OSError` where it cannot be started. `passed`: descriptors that it inherits under their numbers.
+    """Start a helper; raises `OSError` if that fails.
 
-    `confinement`: None for a program that needs all that we may do, because it touches devices: it reads nothing that
-    a tenant wrote. `session`: it leads one, and what it starts is ended with it. `grace_s`: SIGTERM comes first, so
-    long before SIGKILL.
+    `passed`: descriptors that it inherits under their numbers. `confinement`: None for a program that needs all our
+    privileges because it touches devices; such a program reads nothing that a tenant wrote. `session`: it leads a
+    session, and its children are ended with it. `grace_s`: seconds between SIGTERM and SIGKILL.
     """
     try:
         process = subprocess.Popen(
@@ -247,7 +253,7 @@ def start(  # noqa: PLR0913 - the streams and the surroundings of a program
 
 
 def _confine(wanted_confinement: Confinement) -> None:
-    """In the child, before the program is executed."""
+    """Apply the confinement in the child, before it executes the program."""
     if wanted_confinement.group is not None:
         os.write(wanted_confinement.group, b"0")
     with contextlib.suppress(PermissionError):

@@ -1,7 +1,7 @@
-"""A filter of system calls for a helper: what no reader of ours needs is refused with EPERM.
+"""A seccomp filter for helpers: system calls that no reader of ours needs fail with EPERM.
 
 Kernel: Documentation/userspace-api/seccomp_filter.rst; struct seccomp_data, include/uapi/linux/seccomp.h. With
-no_new_privs it needs no capability, and programs that are executed keep it.
+no_new_privs it needs no capability, and programs executed later keep it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _LOAD_WORD, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _NUMBER_AT, _ARCHITECTURE_AT = 0, 4
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "arm64": 0xC00000B7}
-"""include/uapi/linux/audit.h"""
+"""Audit architecture -> what the filter compares with (include/uapi/linux/audit.h)."""
 _X32 = 0x40000000
-"""Calls of the x32 ABI have this bit, and would pass a filter that compares numbers."""
+"""Bit set in calls of the x32 ABI, which would otherwise pass a filter that compares numbers."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -37,16 +37,19 @@ class _Program(ctypes.Structure):
 
 
 class SyscallFilter:
-    """Made before a fork, installed after it: then no memory is asked for."""
+    """Built before a fork and installed after it, so that the child need not allocate memory."""
 
     def __init__(self, machine: str | None = None) -> None:
-        """`machine`: as `os.uname().machine` says; None: this one. Others than x86_64 and arm64 refuse nothing."""
+        """`machine`: as `os.uname().machine` reports it; None: this one.
+
+        The filter refuses nothing except on x86_64 and arm64.
+        """
         machine = machine or os.uname().machine
         numbers = refused_numbers(machine)
         refusal = _ERRNO | errno.EPERM
         rows = [
             (_LOAD_WORD, 0, 0, _ARCHITECTURE_AT),
-            # another architecture (32 bits) has other numbers, and no helper of ours speaks it
+            # other architectures (32 bits) have other numbers, and no helper uses them
             (_JUMP_EQUAL, 1, 0, _ARCHITECTURES.get(machine, 0)),
             (_RETURN, 0, 0, refusal),
             (_LOAD_WORD, 0, 0, _NUMBER_AT),
@@ -64,7 +67,7 @@ class SyscallFilter:
         self._is_known = bool(numbers)
 
     def install(self) -> None:
-        """For this process and what it starts, for good; raises `OSError`. Needs no_new_privs."""
+        """Install it permanently for this process and its children; raises `OSError`. Needs no_new_privs."""
         if self._is_known and _LIBC.prctl(
             _PR_SET_SECCOMP, _MODE_FILTER, ctypes.c_void_p(self._address), 0, 0
         ):
