@@ -1,1 +1,1 @@
-"""The only package that touches BPF."""
+"""The only package that loads, attaches and reads BPF programs."""

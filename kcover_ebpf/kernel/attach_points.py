@@ -1,8 +1,8 @@
-"""Where programs can attach on this kernel: typed tracepoints by type information, functions under changed names.
+"""Where programs can attach on this kernel: typed tracepoints by BTF, functions under compiler-changed names.
 
-The compiler may call nvidia_close nvidia_close.constprop.0. Only clones that are called as the function was count:
-".cold" and ".part" are pieces of a body. A clone may have lost arguments (".isra", ".constprop"), so what a probe reads
-there may be nothing; it never faults.
+The compiler may rename nvidia_close to nvidia_close.constprop.0. Only clones that are called like the function
+count: ".cold" and ".part" are fragments of a body. A clone may lack arguments (".isra", ".constprop"), so a probe
+may read garbage there; it never faults.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 _FOLDER = Path("/sys/kernel/btf")
 _KERNEL = "vmlinux"
 _NAMES = re.compile(rb"btf_trace_([^\0]*)")
-"""Each typed tracepoint has a type of this name (include/trace/bpf_probe.h)."""
+"""Each typed tracepoint has a BTF type of this name (include/trace/bpf_probe.h)."""
 _MOST_FILES = 1024
-"""A node has some 200 modules."""
+"""Most module files read; a node has some 200 modules."""
 _KALLSYMS = Path("/proc/kallsyms")
 _SUFFIX = re.compile(r"(?:\.(?:constprop|isra|lto_priv)(?:\.\d+)?|\.llvm\.\d+)+")
 
@@ -25,8 +25,8 @@ _SUFFIX = re.compile(r"(?:\.(?:constprop|isra|lto_priv)(?:\.\d+)?|\.llvm\.\d+)+"
 def absent(names: Collection[str], folder: Path = _FOLDER) -> frozenset[str]:
     """Those tracepoints of `names` that neither the kernel nor a loaded module has.
 
-    Says so for certain; a name that is not among them may still be refused. Files that cannot be
-    read are taken to have every name.
+    The answer is certain for the returned names; attaching to the others may still fail. A file that cannot be read
+    is assumed to contain every name.
     """
     try:
         missing = frozenset(names) - _names_in(folder / _KERNEL)
@@ -41,19 +41,19 @@ def absent(names: Collection[str], folder: Path = _FOLDER) -> frozenset[str]:
 
 
 def _names_in(path: Path) -> frozenset[str]:
-    # a module that is loaded again has a file with its own number: sysfs uses none twice
+    # a reloaded module has a file with a new number: sysfs never reuses one
     return _read(path, path.stat().st_ino)
 
 
 @lru_cache(maxsize=_MOST_FILES)
 def _read(path: Path, _inode: int) -> frozenset[str]:
-    # all names are in one section, each ended by a zero byte: no need to walk 100,000 types
+    # all names are in one section, separated by zero bytes: no need to walk 100,000 types
     found = _NAMES.findall(path.read_bytes())
     return frozenset(name.decode("ascii", "replace") for name in found)
 
 
 def variants(name: str, lines: Iterable[str]) -> list[str]:
-    """The clones of a function among lines of /proc/kallsyms (or of nm), each once."""
+    """The clones of a function in the lines of /proc/kallsyms (or of nm), each once."""
     found = dict.fromkeys(
         words[2]
         for line in lines
@@ -67,7 +67,7 @@ def variants(name: str, lines: Iterable[str]) -> list[str]:
 
 
 def variant(name: str, kallsyms: Path = _KALLSYMS) -> str | None:
-    """The only clone of a function that the kernel or a module has; None for none or several."""
+    """The only clone of a function in the kernel or a module; None if there are none or several."""
     try:
         with kallsyms.open(encoding="ascii", errors="replace") as lines:
             found = variants(name, lines)

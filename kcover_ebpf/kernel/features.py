@@ -1,6 +1,6 @@
-"""What this kernel offers, found by trying: a tiny program is loaded and the errno is read.
+"""Features of this kernel, found by loading a tiny program and reading the errno.
 
-Versions are never compared: distributions backport, and configurations differ.
+Versions are never compared: distributions backport features, and configurations differ.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ FOREIGN_NUMBERS = (
     "this pid namespace is not the host's, so the kernel's process numbers mean other processes here: "
     "run on the host, with --pid=host (docker), or with hostPID: true (a pod)"
 )
-"""Why nothing can be observed from inside a container with its own process numbers."""
+"""Why nothing can be observed from inside a container with its own pid namespace."""
 
 _RETURN_ZERO = bytes.fromhex("b700000000000000 9500000000000000")
 
 
 def has_kprobes() -> bool:
-    """True where the kernel is built with kprobes (since Linux 4.17 they are an event source of perf)."""
+    """True if the kernel is built with kprobes (since Linux 4.17 they are an event source of perf)."""
     return _KPROBES.exists()
 
 
@@ -82,16 +82,16 @@ class _UprobeMultiLink(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class KernelFeature:
-    """Something that the kernel may offer to programs."""
+    """A feature that programs may need, and whether this kernel has it."""
 
     name: str
     found: bool
     detail: str
-    """What it is for, and the kernel's answer if it is not there."""
+    """What it is used for; if it is missing, also the kernel's answer."""
 
 
 def require_privileges() -> None:
-    """Raise `CannotObserve`, with what to do, where loading BPF cannot succeed."""
+    """Raise `CannotObserve`, which says what to do, if loading BPF cannot succeed."""
     lacking = capabilities.missing()
     if lacking:
         raise CannotObserve(f"missing {' and '.join(lacking)}: run as root, or grant them")
@@ -105,9 +105,9 @@ def require_privileges() -> None:
 
 
 def has_host_numbers() -> bool:
-    """True if our process numbers are those of the initial pid namespace, which BPF programs read.
+    """True if our process numbers are those of the initial pid namespace, which BPF programs use.
 
-    Raises `CannotObserve` without a /proc to ask.
+    Raises `CannotObserve` if /proc cannot be read.
     """
     try:
         return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE
@@ -118,7 +118,7 @@ def has_host_numbers() -> bool:
 
 
 def kernel_features() -> tuple[KernelFeature, ...]:
-    """What programs of this and later families can be attached to here; needs the privileges to load."""
+    """The ways to attach programs on this kernel; needs the privileges to load BPF."""
     return tuple(_try_all())
 
 
@@ -141,7 +141,7 @@ def _feature(name: str, purpose: str, code: int) -> KernelFeature:
 
 
 def _closed(fd: int) -> int:
-    """Close what was made; 0, or the errno if nothing was."""
+    """Close a new descriptor and return 0, or the errno if there is none."""
     if fd < 0:
         return -fd
     os.close(fd)
@@ -171,7 +171,10 @@ def _load_fd(kind: int, attach_type: int, target: str | None) -> int:
 
 
 def _link_uprobes() -> int:
-    """A kernel that knows such links reads the path, which is no file, and says EBADF."""
+    """Try a link of several uprobes.
+
+    A kernel that knows such links reads the path, which is not a file, and returns EBADF.
+    """
     fd = _load_fd(_PROG_KPROBE, _TRACE_UPROBE_MULTI, None)
     if fd < 0:
         return -fd

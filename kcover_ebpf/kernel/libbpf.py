@@ -1,8 +1,7 @@
 """The part of libbpf.so.1 that is used, through ctypes: objects, programs, links, iterators.
 
-No policy lives here: which object is loaded, and what its refusal costs, is said in `probes`.
-Pointers stay inside this module. Every failure becomes an `OSError` with the errno, or a
-`LoadError` with the kernel's reason.
+It makes no policy: which object is loaded, and what its refusal costs, is defined in `probes`. Pointers stay inside
+this module. Every failure becomes an `OSError` with the errno, or a `LoadError` with the kernel's reason.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ _log: list[str] = []
 
 @_PrintCallback  # type: ignore[untyped-decorator]
 def _print(level: int, message_format: bytes, arguments: int) -> int:
-    """Keeps what libbpf warns about; it is reported only if the step at hand fails."""
+    """Keep a warning of libbpf; it is reported only if the current step fails."""
     if level == 0:
         text = ctypes.create_string_buffer(64 * 1024)
         ctypes.CDLL(None).vsnprintf(text, c_size_t(len(text)), message_format, c_void_p(arguments))
@@ -78,7 +77,7 @@ def _print(level: int, message_format: bytes, arguments: int) -> int:
 
 @cache
 def library() -> ctypes.CDLL:
-    """libbpf.so.1 with its prototypes; raises `LoadError` where it is not installed."""
+    """libbpf.so.1 with its prototypes; raises `LoadError` if it is not installed."""
     try:
         loaded = ctypes.CDLL("libbpf.so.1", use_errno=True)
     except OSError as error:
@@ -97,10 +96,10 @@ _KEEP_ALL_BYTES, _KEEP_LITTLE_BYTES = 64 * 1024 * 1024, 1024 * 1024
 
 @contextmanager
 def kept_memory() -> Iterator[None]:
-    """Keep freed memory within this block, and give it all back to the kernel at its end.
+    """Keep freed memory in the process within this block, and return it to the kernel at the end.
 
-    libbpf reads the kernel's types, 5 MB and an index, anew for each object. Two thirds of the time
-    of a small object are the page faults of that memory (measured: 15 ms with them, 6 ms without).
+    For each object, libbpf reads the kernel's types, 5 MB and an index. Two thirds of the time for a small object
+    are page faults of that memory (measured: 15 ms with them, 6 ms without).
     """
     libc = ctypes.CDLL(None)
     libc.mallopt(_MMAP_THRESHOLD, c_int(_KEEP_ALL_BYTES))
@@ -114,13 +113,13 @@ def kept_memory() -> Iterator[None]:
 
 
 def last_error() -> OSError:
-    """What libbpf left in errno."""
+    """The errno of the last libbpf call as an `OSError`."""
     code = ctypes.get_errno()
     return OSError(code, os.strerror(code))
 
 
 def check(result: int) -> int:
-    """The result of a call that returns negative errnos; raises `OSError` for one."""
+    """The result of a call that returns negative errnos on failure; raises `OSError` for those."""
     if result < 0:
         raise OSError(-result, os.strerror(-result))
     return result
@@ -136,12 +135,12 @@ _LOG_NOISE = (
 
 
 def clear_log() -> None:
-    """Forget warnings of earlier steps."""
+    """Drop warnings of earlier steps, so that only those of the next one are reported."""
     _log.clear()
 
 
 def verdict_of_log() -> str:
-    """In brackets, the line in which the verifier, or libbpf, says why: the last that is no summary."""
+    """The line in which the verifier or libbpf gives its reason, in brackets: the last that is not a summary."""
     for line in reversed(_log):
         text = line.strip()
         is_summary = "failed to load: -" in text or "failed to prepare load attributes" in text

@@ -1,4 +1,4 @@
-"""Maps and the ring buffer of a loaded object, as bytes."""
+"""Access to the maps and the ring buffer of a loaded object, as bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BPF_ANY, _BPF_NOEXIST = 0, 1
 
 
 class BpfMap:
-    """A map of a loaded object. Keys and values are bytes of exactly its sizes."""
+    """A map of a loaded object. Keys and values are bytes of exactly the map's sizes."""
 
     def __init__(self, pointer: int) -> None:
         self._pointer = pointer
@@ -25,7 +25,7 @@ class BpfMap:
 
     @property
     def fd(self) -> int:
-        """File descriptor of the map, -1 before the object is loaded."""
+        """File descriptor of the map; -1 before the object is loaded."""
         return int(self._lib.bpf_map__fd(self._pointer))
 
     def set_max_entries(self, count: int) -> None:
@@ -33,11 +33,11 @@ class BpfMap:
         check(self._lib.bpf_map__set_max_entries(self._pointer, count))
 
     def reuse(self, other_bpf_map: BpfMap) -> None:
-        """Be the same map as `other_bpf_map`; only before the object is loaded."""
+        """Share the map `other_bpf_map`; only before the object is loaded."""
         check(self._lib.bpf_map__reuse_fd(self._pointer, other_bpf_map.fd))
 
     def memory(self) -> mmap.mmap:
-        """The values of a mappable array, live and read-only; a system call less for each reading."""
+        """The values of a mappable array, live and read-only; saves a system call per read."""
         size = -self.value_size % mmap.PAGESIZE + self.value_size
         return mmap.mmap(self.fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
 
@@ -46,24 +46,24 @@ class BpfMap:
         check(self._lib.bpf_map_update_elem(self.fd, key, value, _BPF_ANY))
 
     def add(self, key: bytes, value: bytes) -> None:
-        """Make an entry unless there is one; raises `OSError` (E2BIG when the map is full)."""
+        """Add an entry if there is none with this key; raises `OSError` (E2BIG when the map is full)."""
         result = self._lib.bpf_map_update_elem(self.fd, key, value, _BPF_NOEXIST)
         if result != -errno.EEXIST:
             check(result)
 
     def delete(self, key: bytes) -> None:
-        """Remove an entry, if it is there."""
+        """Remove an entry if there is one with this key."""
         self._lib.bpf_map_delete_elem(self.fd, key)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Every entry, hundreds a system call; those that come or go meanwhile may be missed."""
+        """Every entry, hundreds per system call. Entries added or removed meanwhile may be missed."""
         for keys, values in self._batches():
             yield from zip(
                 _split(keys, self.key_size), _split(values, self.value_size), strict=True
             )
 
     def values(self) -> Iterator[bytes]:
-        """Every value, likewise."""
+        """Every value, hundreds per system call. Entries added or removed meanwhile may be missed."""
         for _, values in self._batches():
             yield from _split(values, self.value_size)
 
@@ -98,7 +98,7 @@ class RingBuffer:
     def __init__(self, bpf_map: BpfMap) -> None:
         self._lib = library()
         self._records: list[bytes] = []
-        # ctypes does not keep callbacks alive; the attribute does.
+        # ctypes does not keep callbacks alive; this attribute does.
         self._callback = SampleCallback(self._take)
         self._pointer: int | None = self._lib.ring_buffer__new(
             bpf_map.fd, self._callback, None, None
@@ -111,9 +111,9 @@ class RingBuffer:
         return 0
 
     def poll(self, timeout_ms: int) -> list[bytes]:
-        """Records that are there, or the first to come in time that wakes its reader; empty if none, or on a signal.
+        """Available records, or those that arrive until the first that wakes the reader; empty on time-out or a signal.
 
-        Those that wake no one come with the next that does, or at the end of the time.
+        Records that do not wake the reader are returned with the next one that does, or at the time-out.
         """
         if self._lib.ring_buffer__poll(self._pointer, timeout_ms) == 0:
             self._lib.ring_buffer__consume(self._pointer)
@@ -121,7 +121,7 @@ class RingBuffer:
         return records
 
     def close(self) -> None:
-        """Stop reading."""
+        """Free the reader; the map stays with its object."""
         if self._pointer is not None:
             self._lib.ring_buffer__free(self._pointer)
             self._pointer = None

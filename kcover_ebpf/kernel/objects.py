@@ -1,6 +1,6 @@
-"""Object files and the links of their programs.
+"""BPF object files and the links of their programs.
 
-No policy lives here: which object is loaded, and what its refusal costs, is said in `probes`.
+It makes no policy: which object is loaded, and what its refusal costs, is defined in `probes`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _UPROBE = "uprobe/"
 
 
 class _IterTaskInfo(ctypes.Structure):
-    """`union bpf_iter_link_info`, member `task` (include/uapi/linux/bpf.h)."""
+    """The thread or process to walk: member `task` of `union bpf_iter_link_info` (include/uapi/linux/bpf.h)."""
 
     _fields_ = (("tid", c_uint32), ("pid", c_uint32), ("pid_fd", c_uint32))
 
@@ -34,18 +34,18 @@ class _IterAttachOptions(ctypes.Structure):
 
 
 class IteratorWalk:
-    """One walk of an iterator program, which may be read in parts: the next begins where the one before ended."""
+    """One walk of an iterator program, which may be read in parts; each part begins where the previous one ended."""
 
     def __init__(self, fd: int) -> None:
-        """Takes over the descriptor of the walk."""
+        """Takes ownership of the descriptor of the walk."""
         self._fd = fd
         self.is_over = False
-        """Everything was read."""
+        """True once the program has written everything."""
 
     def read(self, most_bytes: int) -> bytes:
-        """What the program writes, until that is `most_bytes` (and up to 32 KiB more), all, or it pauses.
+        """The program's output until `most_bytes` are read (up to 32 KiB more), the walk ends, or it pauses.
 
-        It pauses by itself, and the kernel does after a million objects without output.
+        The program pauses by itself; the kernel pauses it after a million objects without output.
         """
         chunks: list[bytes] = []
         size = 0
@@ -62,7 +62,7 @@ class IteratorWalk:
         return b"".join(chunks)
 
     def close(self) -> None:
-        """End it; it is not read any more."""
+        """Close the walk; the rest of its output is lost."""
         os.close(self._fd)
 
 
@@ -73,11 +73,11 @@ class BpfLink:
         self._pointer: int | None = pointer
 
     def walk(self) -> IteratorWalk:
-        """Begin a walk of an iterator program."""
+        """Start a walk of an iterator program."""
         return IteratorWalk(check(library().bpf_iter_create(library().bpf_link__fd(self._pointer))))
 
     def read_iterator(self) -> bytes:
-        """One whole walk of an iterator program: everything it wrote."""
+        """The output of one complete walk of an iterator program."""
         walk = self.walk()
         parts: list[bytes] = []
         try:
@@ -88,17 +88,17 @@ class BpfLink:
         return b"".join(parts)
 
     def destroy(self) -> None:
-        """Detach; further calls do nothing."""
+        """Detach the program; further calls do nothing."""
         if self._pointer is not None:
             library().bpf_link__destroy(self._pointer)
             self._pointer = None
 
 
 class BpfObject:
-    """One object file: opened, adjusted (maps, which programs), loaded, attached, closed."""
+    """One object file and its life: open, adjust maps and programs, load, attach, close."""
 
     def __init__(self, path: Path) -> None:
-        """Open without loading; raises `LoadError`."""
+        """Open without loading; raises `LoadError` with libbpf's reason."""
         self._lib = library()
         self.name = path.name
         clear_log()
@@ -117,19 +117,19 @@ class BpfObject:
             pointer = following(self._pointer, pointer)
 
     def typed_tracepoints(self) -> dict[str, str]:
-        """The kernel's tracepoint of each program that needs one with known types (tp_btf)."""
+        """Program -> tracepoint, for programs on typed tracepoints (tp_btf)."""
         return self._sections_after(_TYPED)
 
     def kernel_functions(self) -> dict[str, str]:
-        """The kernel's function that each program of a kprobe hangs on."""
+        """Program -> kernel function, for kprobes."""
         return self._sections_after(_KPROBE)
 
     def user_functions(self) -> dict[str, str]:
-        """The function of a library that each program of a user probe is meant for."""
+        """Program -> function of a library, for user probes."""
         return self._sections_after(_UPROBE)
 
     def _sections_after(self, prefix: str) -> dict[str, str]:
-        """What follows the prefix in the name of each program's section that has it."""
+        """Program -> rest of its section name after the prefix, for sections that have it."""
         name_of = self._lib.bpf_program__section_name
         sections = {name: name_of(pointer).decode() for name, pointer in self._programs.items()}
         return {
@@ -139,12 +139,12 @@ class BpfObject:
         }
 
     def select(self, names: frozenset[str]) -> None:
-        """Load only these programs."""
+        """Load only the programs with these names; call it before `load`."""
         for name, pointer in self._programs.items():
             self._lib.bpf_program__set_autoload(pointer, name in names)
 
     def load(self) -> None:
-        """Have the kernel check and take the object; raises `LoadError` with its reason."""
+        """Load the object into the kernel; raises `LoadError` with the kernel's reason."""
         clear_log()
         result = self._lib.bpf_object__load(self._pointer)
         if result < 0:
@@ -153,7 +153,7 @@ class BpfObject:
     def attach(self, name: str) -> BpfLink:
         """Attach a program as its section says; raises `LoadError`.
 
-        A function that is not there by its name may be there as a clone of the compiler's.
+        If the function is missing under its name, its only compiler-made clone is used.
         """
         clear_log()
         program = self._programs[name]
@@ -173,7 +173,8 @@ class BpfObject:
     def attach_user(self, name: str, *, pid: int, path: str, offset: int) -> BpfLink:
         """Attach a user probe at `offset` of a file, for one process only; raises `OSError`.
 
-        All its threads are probed, and no other process that has mapped the file. Opening the file may block.
+        All threads of the process are probed, but no other process that has mapped the file. Opening the file may
+        block.
         """
         pointer = self._lib.bpf_program__attach_uprobe(
             self._programs[name], False, pid, os.fsencode(path), offset
@@ -183,7 +184,7 @@ class BpfObject:
         return BpfLink(pointer)
 
     def attach_group(self, name: str, group: int) -> BpfLink:
-        """Attach a program of a control group to the one that a descriptor is of; raises `OSError`."""
+        """Attach a program to the control group of this descriptor; raises `OSError`."""
         pointer = self._lib.bpf_program__attach_cgroup(self._programs[name], group)
         if not pointer:
             raise last_error()
@@ -192,7 +193,7 @@ class BpfObject:
     def attach_task_iterator(self, name: str, *, tid: int = 0, pid: int = 0) -> BpfLink:
         """Attach a task iterator to one thread or one process only; raises `OSError`.
 
-        Kernels before 6.1 do not know `pid` (E2BIG) and overlook `tid`.
+        Kernels before 6.1 do not know `pid` (E2BIG) and ignore `tid`.
         """
         info = _IterTaskInfo(tid, pid, 0)
         options = _IterAttachOptions(
@@ -204,7 +205,7 @@ class BpfObject:
         return BpfLink(pointer)
 
     def close(self) -> None:
-        """Give back programs and maps; attached programs live as long as their links."""
+        """Release programs and maps; attached programs live as long as their links."""
         if self._pointer is not None:
             self._lib.bpf_object__close(self._pointer)
             self._pointer = None

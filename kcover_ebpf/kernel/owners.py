@@ -1,4 +1,4 @@
-"""Whose share of the kernel half's tables a process takes (bpf/maps.bpf.h), and what is dropped at its end."""
+"""Shares of the BPF tables by owner (bpf/maps.bpf.h): which owner a process belongs to, and cleaning up after it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.maps import BpfMap
 
 IN_SOCKET = slice(8, 16)
-"""The owner in a value of the map `sockets`."""
+"""Bytes of the owner in a value of the map `sockets`."""
 _COUNT_BYTES = 8
-"""The number of sockets ends a value of the map `owners`."""
+"""The number of sockets is the end of a value of the map `owners`."""
 _COUNTS = struct.Struct("=6Q")
-"""`struct owner_value`: the pass, processes and threads so far in it, those of the pass before, sockets."""
+"""`struct owner_value`: pass, processes and threads so far in it, both of the previous pass, sockets."""
 SHARES = {"processes": 16384 // 8, "threads": 131072 // 8, "sockets": 131072 // 8}
-"""What one pod may have in each table."""
+"""Entries that one pod may have in each table."""
 _PASS = slice(0, 8)
 _PID = slice(56, 60)
-"""In a value of the map `sockets` (bpf/maps.bpf.h); the pass begins those of `threads`, too."""
+"""Bytes of the pid in a value of the map `sockets` (bpf/maps.bpf.h); in `threads` too, the pass
+comes first."""
 
 
 def of_pod(uid: str) -> int:
-    """What the kernel half calls a pod, 64 bits: no number of a control group, which are counted from 1."""
-    # a run on one host knows no pods, and need not load it
+    """The 64-bit owner id of a pod in BPF: never the number of a control group, because those are counted from 1."""
+    # a run on one host has no pods, and need not load it
     import hashlib
 
     return int.from_bytes(hashlib.sha256(uid.encode()).digest()[:8], "big") | 1 << 63
 
 
 def full(bpf_map: BpfMap) -> Mapping[int, frozenset[str]]:
-    """By pod which of its shares are used up; those of control groups that are no pod's are left out."""
+    """For each pod, which of its shares are used up; control groups that belong to no pod are left out."""
     found = {}
     for key, value in list(bpf_map.items()):
         owner = int.from_bytes(key, sys.byteorder)
@@ -49,16 +50,16 @@ def full(bpf_map: BpfMap) -> Mapping[int, frozenset[str]]:
 
 
 def _count_sockets(bpf_map: BpfMap, kept: Mapping[bytes, int]) -> None:
-    """Write how many sockets each owner has: what the kernel half counts by itself may be off."""
+    """Write the true number of sockets of each owner, because the count kept in BPF may drift."""
     for key, value in list(bpf_map.items()):
         count = kept.get(key, 0).to_bytes(_COUNT_BYTES, sys.byteorder)
         bpf_map.update(key, value[:-_COUNT_BYTES] + count)
 
 
 def sweep(maps: Mapping[str, BpfMap], pass_id: int, behind: Mapping[Pid, int]) -> None:
-    """Drop samples of threads that this pass did not see, and of sockets that the last walk did not see.
+    """Delete samples of threads that this pass did not see, and of sockets that the last walk did not see.
 
-    `behind`: processes whose last walk to its end began in an earlier pass, and in which.
+    `behind`: processes whose last complete walk began in an earlier pass, and in which one.
     """
     mark = pass_id.to_bytes(8, sys.byteorder)
     _drop(maps["threads"], [key for key, value in maps["threads"].items() if value[_PASS] != mark])

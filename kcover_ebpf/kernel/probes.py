@@ -1,7 +1,7 @@
-"""The families of programs as a table, with what a refusal of each probe costs, and how one loads.
+"""The table of program families, what a refusal of each probe costs, and how a family is loaded.
 
-A family is one object file. A probe that the kernel refuses costs that probe alone: the family is
-loaded again without it. Only the base family is indispensable.
+A family is one object file. A probe that the kernel refuses costs only that probe: the family is loaded again
+without it. Only the base family is required.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _NOT_THERE = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP})
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One program."""
+    """One BPF program of a family, and what its absence costs."""
 
     name: str
     blind_to: str
-    """What is not seen without it; empty if another program does the same at a higher price."""
+    """What cannot be observed without it; empty if another program does the same at a higher cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The programs of one object file."""
+    """The programs of one object file, which is loaded as a unit."""
 
     name: str
     probes: tuple[Probe, ...]
@@ -44,35 +44,35 @@ class Family:
 
 
 class Refusal(StrEnum):
-    """Kinds of reasons why a probe is not attached; a closed list, for it labels a metric."""
+    """Kinds of reasons why a probe is not attached; a closed list, because it labels a metric."""
 
     NO_HOOK = "no_hook"
-    """This kernel has nothing that it could hang on: built without it, or too old."""
+    """This kernel has no such attach point: it was built without it, or is too old."""
     NO_DRIVER = "no_driver"
-    """The kernel module that it hangs on is not loaded now."""
+    """The kernel module with the attach point is not loaded now."""
     NO_LIBRARY = "no_library"
-    """A program library that it needs is not installed."""
+    """A required library is not installed."""
     REFUSED = "refused"
-    """The kernel was asked and said no: a privilege is missing, or the verifier objects."""
+    """The kernel refused: a privilege is missing, or the verifier rejected the program."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeStatus:
-    """What became of one probe."""
+    """Whether one probe is attached, and why not."""
 
     family: str
     probe: str
     attached: bool
     reason: str
-    """Why it is not attached, in the kernel's words; empty if it is."""
+    """The kernel's reason if it is not attached; empty if it is."""
     blind_to: str
-    """What cannot be observed without it."""
+    """What cannot be observed without the probe."""
     refusal: Refusal | None = None
-    """Why, as one of a few kinds; None if it is attached."""
+    """The kind of the reason; None if it is attached."""
 
 
 _No = tuple[str, Refusal]
-"""Why a probe is not attached, in words and as a kind."""
+"""Why a probe is not attached: text and kind."""
 _YES = ("", None)
 
 FAMILIES = (
@@ -117,14 +117,14 @@ FAMILIES = (
 
 @dataclass(frozen=True, slots=True)
 class LoadedFamily:
-    """A family in the kernel: its object, the links of what is attached, each probe's fate."""
+    """A loaded family: its object, the links of attached programs, and the status of each probe."""
 
     object: BpfObject | None
     links: dict[str, BpfLink]
     statuses: tuple[ProbeStatus, ...]
 
     def close(self) -> None:
-        """Detach and unload."""
+        """Detach all programs and unload the object."""
         for link in self.links.values():
             link.destroy()
         if self.object is not None:
@@ -132,10 +132,10 @@ class LoadedFamily:
 
 
 def load_family(family: Family, shared: Mapping[str, BpfMap], settings: Settings) -> LoadedFamily:
-    """Load and attach a family, on the maps in `shared` where it declares them too.
+    """Load and attach a family, using the maps in `shared` where it declares them too.
 
-    Probes that are refused are left out, and their status says why. Raises `LoadError` if the
-    family is required and any probe of it is refused.
+    Refused probes are left out, and their status says why. Raises `LoadError` if the family is required and any
+    probe of it is refused.
     """
     names = frozenset(probe.name for probe in family.probes)
     refused = _find_absent(family)
@@ -165,14 +165,14 @@ def load_family(family: Family, shared: Mapping[str, BpfMap], settings: Settings
 
 
 def _no(error: LoadError) -> _No:
-    """Reason and kind of a refusal; a program's function or PMU that is not there is no refusal."""
+    """Reason and kind of an error; a missing function or PMU does not count as a refusal."""
     cause = error.__cause__
     absent = isinstance(cause, OSError) and cause.errno in _NOT_THERE
     return str(error), Refusal.NO_HOOK if absent else Refusal.REFUSED
 
 
 def costly(statuses: Iterable[ProbeStatus]) -> list[ProbeStatus]:
-    """The probes without which something cannot be observed, and that are not attached."""
+    """The probes that are not attached and without which something cannot be observed."""
     return [status for status in statuses if not status.attached and status.blind_to]
 
 
@@ -191,7 +191,7 @@ def _statuses(family: Family, refused: Mapping[str, _No]) -> tuple[ProbeStatus, 
 
 
 def _find_absent(family: Family) -> dict[str, _No]:
-    """Programs that have nothing here to hang on: found without trying, which costs more."""
+    """Programs without an attach point on this host, found without trying, which would cost more."""
     opened = open_object(family.name)
     needed, functions = opened.typed_tracepoints(), opened.kernel_functions()
     opened.close()
@@ -210,7 +210,7 @@ def _find_absent(family: Family) -> dict[str, _No]:
 def _find_refused(
     family: Family, names: frozenset[str], shared: Mapping[str, BpfMap], settings: Settings
 ) -> dict[str, _No]:
-    """Which of these programs the kernel refuses, each tried alone, and why."""
+    """Programs that the kernel refuses when each is tried alone, and why."""
     refused = {}
     for name in sorted(names):
         try:
@@ -240,7 +240,7 @@ def _load(
 
 
 def object_folder() -> Path:
-    """Where the object files for this machine are; raises `LoadError` where there are none."""
+    """Folder of the object files for this machine; raises `LoadError` if there are none."""
     machine = os.uname().machine
     if machine not in _ARCHITECTURES:
         raise LoadError(f"no BPF objects for {machine}; there are for {', '.join(_ARCHITECTURES)}")
@@ -248,5 +248,5 @@ def object_folder() -> Path:
 
 
 def open_object(name: str) -> BpfObject:
-    """The object file of a family for this machine, not loaded; raises `LoadError`."""
+    """The object file of a family for this machine, not yet loaded; raises `LoadError`."""
     return BpfObject(object_folder() / f"{name}.bpf.o")

@@ -1,7 +1,7 @@
-"""The kernel half as one object: what is watched, one pass of the sampler, events as they come.
+"""User-space side of our BPF programs: watched processes, sampling passes, events of the ring buffer.
 
-It judges nothing, and asks /proc only for a process that the passes miss. Nothing is pinned: when
-the process ends, however it ends, the kernel takes every program and map back.
+It judges nothing, and reads /proc only for processes that the passes miss. Nothing is pinned: when this process
+ends, for whatever reason, the kernel frees every program and map.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def _key(number: int) -> bytes:
 
 
 class KernelSampler:
-    """Our programs in the kernel. A context manager; `close` detaches everything.
+    """The loaded BPF programs.
 
-    Not thread-safe. `statuses` says which probes are attached, `rejected` counts the records that
-    could not be decoded, by the kind of `DecodeError`.
+    A context manager; `close` detaches everything. Not thread-safe. `statuses` says which probes are attached.
+    `rejected` counts the records that could not be decoded, by the kind of `DecodeError`.
     """
 
     def __init__(self, families: Sequence[LoadedFamily], settings: Settings) -> None:
-        """Take over loaded families, the base one first; `open` is the way to get there."""
+        """Takes ownership of loaded families, the base family first; use `open` instead."""
         self._families = families
         self._settings = settings
         self.statuses: tuple[ProbeStatus, ...] = tuple(
@@ -93,9 +93,9 @@ class KernelSampler:
 
     @classmethod
     def open(cls, settings: Settings, families: Sequence[Family] = FAMILIES) -> KernelSampler:
-        """Load and attach; raises `LoadError` if the base family (the first) cannot be.
+        """Load and attach; raises `LoadError` if the base family (the first) fails.
 
-        What else the kernel refuses is reported by `statuses`.
+        Other refusals are listed in `statuses`.
         """
         features.require_privileges()
         loaded: list[LoadedFamily] = []
@@ -114,14 +114,15 @@ class KernelSampler:
 
     @property
     def maps(self) -> Mapping[str, BpfMap]:
-        """The maps of the base family, for further families to share."""
+        """The maps of the base family, which further families share."""
         return self._maps
 
     def watch(self, pid: Pid, owner_id: int = 0) -> None:
-        """Watch a process with all its threads; children it makes from now on follow by themselves.
+        """Watch a process with all its threads; children that it creates later are watched automatically.
 
-        `owner_id`: whose share of the tables it takes, and its children, 64 bits (`owners.of_pod`); 0: that of its
-        control group. A process beyond the capacity of 16,384 is not watched, and counted as lost.
+        `owner_id`: the owner whose share of the tables the process and its children take, 64 bits
+        (`owners.of_pod`); 0: its control group. A process beyond the capacity of 16,384 is not watched, and counted
+        as lost.
         """
         now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self._roster.add(pid, now_ns)
@@ -145,7 +146,7 @@ class KernelSampler:
         return True
 
     def unwatch(self, pid: Pid) -> None:
-        """Forget a process; its children stay watched."""
+        """Stop watching a process; its children stay watched."""
         self._maps["processes"].delete(_key(pid))
         self._forget(pid)
         self._has_stale = True
@@ -156,20 +157,17 @@ class KernelSampler:
         self._refused.discard(pid)
         self._owner_ids.pop(pid, None)
         if self._requests.pop(pid, None) is not None:
-            # the kernel half drops it only with a process that it watched at its end
+            # BPF removes it only at the exit of a process that was still watched
             self._maps["details"].delete(_key(pid))
 
     @property
     def strangers(self) -> tuple[int, int]:
-        """Processes in control groups of watched ones that are not watched: how many, and the sum of their numbers.
-
-        As of the last pass. It changes when one joins.
-        """
+        """Unwatched processes in control groups of watched ones, as of the last pass: (number, sum of their pids)."""
         state = self._previous_value
         return (0, 0) if state is None else (state.stranger_count, state.stranger_sum)
 
     def request(self, pid: Pid, wanted_request: SampleRequest) -> None:
-        """How closely a watched process is to be sampled from the next pass on."""
+        """Set how closely a watched process is sampled from the next pass on."""
         before = self._requests.get(pid, _CALM)
         if wanted_request is before or wanted_request == before:
             return
@@ -184,20 +182,20 @@ class KernelSampler:
         lead = wanted_request.lead or 0
         value = wire.DetailValue(wanted_request.detail.value, wanted_request.every, lead)
         if not self._put(self._maps["details"].update, pid, bytes(value)):
-            del self._requests[pid]  # sampled as in calm until there is room
+            del self._requests[pid]  # sampled as in calm times until there is room
 
     @property
     def _least_every(self) -> int:
-        # a lead thread that is not the first is found only where all threads are sampled
+        # a lead thread that is not the first is found only if all threads are sampled
         wanted = (1 if request.lead else request.every for request in self._requests.values())
         return min(wanted, default=CALM_EVERY)
 
     def sample(self, socket_pids: Collection[Pid]) -> list[Fact]:
-        """One pass: samples of threads, totals of the processes whose turn it is, descriptors, a `Tick`.
+        """One pass: thread samples, totals of the processes that are due, descriptors of `socket_pids`, a `Tick`.
 
-        Descriptors are read for `socket_pids` only. All facts of a pass carry the same time.
+        All facts of a pass have the same time.
         """
-        # what is stale, and who is missing, only shows where every process is due
+        # stale samples and missing processes only show in a pass in which every process is due
         now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         sweeps = self._has_stale and now_ns >= self._next_sweep_ns
         doubts = self._roster.in_doubt
@@ -222,13 +220,14 @@ class KernelSampler:
         return facts
 
     def expect_pass(self, period_s: float) -> None:
-        """The next pass is planned for so many seconds after this one: one that comes then is not late."""
+        """The next pass is planned `period_s` seconds after this one; if it comes then, it does not count as late."""
         self._expected_s = max(period_s, self._settings.period_s)
 
     def wait(self, timeout_s: float) -> list[Fact]:
-        """Events, as soon as there is one that must not wait; what else came, after `timeout_s`.
+        """Events, as soon as one arrives that is urgent; otherwise those that arrived until `timeout_s`.
 
-        Empty where there is none, or when a signal came. Connections that change, and retransmissions, may wait.
+        Empty if there are none, or when a signal arrived. Changes of connections and retransmissions are not
+        urgent.
         """
         facts: list[Fact] = []
         for record in self._ring.poll(max(0, math.ceil(timeout_s * 1000))):
@@ -257,7 +256,7 @@ class KernelSampler:
         return facts
 
     def _survey(self, facts: Sequence[Fact]) -> set[Pid]:
-        """The processes that a pass saw; those whose first thread ended have their descriptors elsewhere."""
+        """The processes that a pass saw. If a first thread has ended, descriptors are read from another thread."""
         seen: set[Pid] = set()
         for fact in facts:
             if isinstance(fact, ProcessTotals):
@@ -271,7 +270,7 @@ class KernelSampler:
         return seen
 
     def _late_exits(self) -> list[Fact]:
-        """Exits that found no room in the ring buffer: kept aside by the kernel half, whole."""
+        """Exits that did not fit into the ring buffer: BPF keeps them complete in a map."""
         lost = wire.LostValue.from_buffer_copy(self._lost)
         if self._unsent_exits is None or lost.ring_count == self._unsent_count:
             return []
@@ -285,11 +284,11 @@ class KernelSampler:
         return facts
 
     def _missed_exits(self, seen: Collection[Pid], now_ns: int) -> list[Fact]:
-        """Exits that nothing announced; who lives and has no entry is given one, if there is room now."""
+        """Exits without a record. A live process without an entry is given one, if there is room now."""
         missing = self._roster.missing(seen, now_ns)
         if not missing:
             return []
-        # what was announced may not be read yet
+        # their exit records may not have been read yet
         facts = self.wait(0)
         for pid, absence in missing.items():
             if pid not in self._roster:
@@ -302,7 +301,7 @@ class KernelSampler:
         return facts
 
     def close(self) -> None:
-        """Detach and unload everything."""
+        """Detach and unload everything; the object cannot be used afterwards."""
         self._ring.close()
         self._lost.close()
         self._threads.close()
@@ -317,7 +316,7 @@ class KernelSampler:
         self.close()
 
     def _calibrate(self) -> None:
-        """Give the socket sampler how long a tick is, from the clocks of a pass over nothing."""
+        """Measure the length of a tick with an empty pass, and pass it to the socket sampler."""
         first = self._blank_pass()
         length_ns = tick_ns(first.jiffies, first.monotonic_ns)
         if length_ns is None:
@@ -335,7 +334,7 @@ class KernelSampler:
         return self._threads.state()
 
     def _totals(self, boottime_ns: int) -> list[Fact]:
-        """Totals of the processes whose turn it was; others keep an older time."""
+        """Totals of the processes that were due; the others keep an older time."""
         facts = []
         for value in self._maps["processes"].values():
             if value.startswith(_TOTALS_TYPE):
@@ -360,9 +359,9 @@ class KernelSampler:
 
     @property
     def lost_counts(self) -> dict[str, int]:
-        """What found no room since the start, by family; "events": in the ring buffer.
+        """Records and samples that did not fit since the start, by family; "events": into the ring buffer.
 
-        "messages": lines and connections that were dropped to leave room for exits and faults.
+        "messages": log lines and connections that were dropped to leave room for exits and faults.
         """
         lost = wire.LostValue.from_buffer_copy(self._lost)
         return {
@@ -373,7 +372,7 @@ class KernelSampler:
         }
 
     def full_owners(self) -> Mapping[int, frozenset[str]]:
-        """By pod (`owners.of_pod`) which of its shares of the tables are used up."""
+        """For each pod (`owners.of_pod`), which of its shares of the tables are used up."""
         return owners.full(self._maps["owners"])
 
     def _read_lost(self) -> int:
@@ -383,7 +382,8 @@ class KernelSampler:
         return total
 
     def _sweep(self, pass_id: int) -> None:
-        # who fills a table has it walked, and others must not wait for that in each pass
+        # an owner that fills a table causes a walk over it, and others must not wait for that in
+        # each pass
         began_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         owners.sweep(self._maps, pass_id, self._sockets.behind())
         self._has_stale = False

@@ -1,4 +1,4 @@
-"""Which descriptors the socket sampler walks: those of single processes where the kernel can."""
+"""Decides which processes the socket sampler walks; kernels since 6.1 can walk single processes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ _ANNOUNCES = "on_tcp_state"
 
 
 class SocketSampler:
-    """Reads the iterator over descriptors, one process at a time, or over all (before Linux 6.1).
+    """Reads the descriptor iterator, for one process at a time, or for all (before Linux 6.1).
 
-    A walk costs some 15 us, 0.1 us per descriptor and 1.2 us per TCP socket, so processes without an edge are not
-    walked, and those that never had a TCP socket now and then only. For all processes of one owner (a pod) a pass takes
-    a bounded amount of records and of CPU: what is more comes with the passes that follow, by turns, and a walk over a
-    process with many descriptors continues where it paused.
+    A walk costs some 15 us, plus 0.1 us per descriptor and 1.2 us per TCP socket. So only processes that may have
+    connections to other ranks are walked, and those that never had a TCP socket are walked only occasionally.
+
+    Each owner (a pod) has a budget of records and CPU time per pass. What exceeds it is left to the following
+    passes, in turn. A walk over a process with many descriptors continues where it paused.
     """
 
     def __init__(
@@ -39,18 +40,18 @@ class SocketSampler:
         announced: bool,
         cpu_ns: Callable[[], int] = time.thread_time_ns,
     ) -> None:
-        """`link` is the link over all processes, None if the family was refused.
+        """`link` is the link over all processes; None if the family was refused.
 
-        `owner_ids`: whose share of a pass a process takes; those that are not in it have one together. `announced`:
-        `has_connection` is called for every connection that is begun or awaited. `cpu_ns`: CPU time so far, in
-        nanoseconds.
+        `owner_ids`: the owner whose budget a process uses; processes without an entry share one. `announced`:
+        `has_connection` is called for every connection that is opened or listened for. `cpu_ns`: returns the CPU
+        time used so far, in nanoseconds.
         """
         self._owner_ids, self._cpu_ns = owner_ids, cpu_ns
         self._walks: dict[Pid, IteratorWalk] = {}
         self._begun: dict[Pid, int] = {}
-        """The pass in which the walk of `_walks` began."""
+        """Process -> pass in which its current walk (`_walks`) began."""
         self._walked: dict[Pid, int] = {}
-        """The pass in which the last walk to its end began."""
+        """Process -> pass in which its last complete walk began."""
         self._object = bpf_object
         self._unconnected_every = UNCONNECTED_PASSES if announced else UNANNOUNCED_PASSES
         self._every = link
@@ -62,7 +63,7 @@ class SocketSampler:
 
     @classmethod
     def of(cls, families: Sequence[LoadedFamily], owner_ids: Mapping[Pid, int]) -> SocketSampler:
-        """The sampler of whichever family carries the program; it reads nothing if none does."""
+        """The sampler of the family that contains the program; it reads nothing if none does."""
         announced = any(_ANNOUNCES in family.links for family in families)
         for family in families:
             if _PROGRAM in family.links:
@@ -70,13 +71,13 @@ class SocketSampler:
         return cls(None, None, owner_ids, announced=announced)
 
     def read(self, pids: Collection[Pid], pass_id: int) -> bytes:
-        """The records of those of these processes whose turn it is (at least, where all must be walked)."""
+        """The records of those of `pids` that are due; of all processes if the kernel walks only all."""
         if self._every is None or not pids:
             return b""
         if not self._by_process:
             return self._every.read_iterator()
         due = [pid for pid in pids if self._is_due(pid, pass_id)]
-        # who was put off comes first
+        # processes that were postponed come first
         due.sort(key=lambda pid: self._walked.get(pid, 0))
         left_bytes: defaultdict[int, int] = defaultdict(lambda: SOCKET_BYTES_A_PASS)
         left_ns: defaultdict[int, int] = defaultdict(lambda: SOCKET_WALK_NS_A_PASS)
@@ -92,13 +93,13 @@ class SocketSampler:
                 left_bytes[owner_id] -= len(parts[-1])
                 left_ns[owner_id] -= ended_ns - began_ns
                 began_ns = ended_ns
-            # a walk that is begun is due in each pass
+            # a walk that has begun is due in each pass
             if not is_over and pid not in self._walks:
                 self._due.add(pid)
         return b"".join(parts)
 
     def _read(self, pid: Pid, most_bytes: int, pass_id: int) -> bytes:
-        """A part of the walk over a process; the last one ends it."""
+        """Part of the walk over a process; the last part ends the walk."""
         walk = self._walks.get(pid)
         if walk is None:
             self._due.discard(pid)
@@ -123,25 +124,25 @@ class SocketSampler:
         )
 
     def behind(self) -> dict[Pid, int]:
-        """Processes that the last pass did not walk to the end: in which pass the last such walk began, 0 for none."""
+        """Processes not completely walked in the last pass -> pass in which the last complete walk began, or 0."""
         return {pid: self._walked.get(pid, 0) for pid in (*self._walks, *self._due)}
 
     def has_connection(self, pid: Pid) -> None:
-        """A process has, or makes, a TCP connection: it is walked in every pass from now on."""
+        """Record that a process has or opens a TCP connection: from now on it is walked in every pass."""
         self._connected.add(pid)
 
     def wants_descriptors(self, pid: Pid) -> None:
-        """What a process has open is wanted at the next pass."""
+        """Request the descriptors of a process in the next pass."""
         self._due.add(pid)
 
     def lost_leader(self, pid: Pid) -> None:
-        """The first thread of a process ended and the others continue: it has no descriptors any more."""
+        """Record that the first thread of a process ended and others continue: it has no descriptors any more."""
         if pid not in self._leaderless:
             self._drop_link(pid)
             self._leaderless.add(pid)
 
     def forget(self, pid: Pid) -> None:
-        """Drop what is kept for a process that ended or is watched no more."""
+        """Drop all state of a process that ended or is no longer watched."""
         for kept in (self._leaderless, self._connected, self._due):
             kept.discard(pid)
         self._walked.pop(pid, None)
@@ -154,14 +155,15 @@ class SocketSampler:
             link.destroy()
 
     def close(self) -> None:
-        """Drop what is kept for every process."""
+        """Drop the state of all processes and close their walks."""
         for pid in list(self._links):
             self.forget(pid)
 
     def _link_to(self, pid: Pid) -> BpfLink:
         if pid not in self._links:
             assert self._object is not None
-            # By the leader: threads share its descriptors, but for rare clones without CLONE_FILES.
+            # By the first thread: all threads share its descriptors, except rare clones without
+            # CLONE_FILES.
             whom = {"pid" if pid in self._leaderless else "tid": pid}
             self._links[pid] = self._object.attach_task_iterator(_PROGRAM, **whom)
         return self._links[pid]

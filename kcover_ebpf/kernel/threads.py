@@ -1,4 +1,4 @@
-"""One walk over the watched processes: runs the sampler's program and takes out what it wrote."""
+"""One pass over the threads of the watched processes: runs the BPF iterator and reads its records."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kcover_ebpf.kernel.records import wire
 _WALK = "walk_threads"
 _VISITS = "sample_threads"
 _FIRST = bytes(4)
-"""Key of the one entry of an array."""
+"""Key of the only entry of an array map."""
 
 
 class ThreadSampler:
-    """The sampler of threads: one call that walks (Linux 6.7), else a visit to each thread."""
+    """Samples threads by one call that walks the watched processes (Linux 6.7), or by a visit to each thread."""
 
     def __init__(self, families: Sequence[LoadedFamily]) -> None:
-        """`families`: the base family first."""
+        """`families`: loaded families, the base family first."""
         base = families[0]
         assert base.object is not None
         self._maps: dict[str, BpfMap] = base.object.maps
@@ -32,9 +32,9 @@ class ThreadSampler:
 
     @property
     def visits_all(self) -> bool:
-        """Every thread of the machine is visited, for this kernel cannot walk over single processes.
+        """True if every thread of the machine is visited, because this kernel cannot walk single processes.
 
-        Then totals must be read from the map `processes`, and all processes have their turn in the same pass.
+        Then totals must be read from the map `processes`, and all processes are due in the same pass.
         """
         return self._walk is None
 
@@ -43,10 +43,10 @@ class ThreadSampler:
         return wire.PassValue.from_buffer_copy(self._pass)
 
     def run(self, *, is_whole: bool, least_every: int = CALM_EVERY) -> Iterator[bytes]:
-        """One pass: the records, in as many pieces as the walk returned to user space.
+        """One pass: its records, in as many blocks as the walk returned.
 
-        `is_whole`: visit all threads of every process, whether or not it is their turn. `least_every`: of all
-        requests.
+        `is_whole`: visit all threads of every process, whether due or not. `least_every`: the smallest interval, in
+        passes, of all requests.
         """
         state = self.state()
         if (state.is_whole, state.least_every) != (is_whole, least_every):
@@ -60,7 +60,7 @@ class ThreadSampler:
             yield self._samples[: state.used_bytes]
 
     def close(self) -> None:
-        """Give back the mapped memory, and the link that was made here."""
+        """Unmap the memory, and destroy the link that was made here."""
         self._samples.close()
         self._pass.close()
         if self._walk is not None:

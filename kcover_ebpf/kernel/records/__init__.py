@@ -1,1 +1,1 @@
-"""The bytes of one kernel record, and the fact it decodes to. Pure: no clock, no file, no network."""
+"""Layouts of the kernel's records, and the facts that they decode to. Pure: no clock, no file, no network."""

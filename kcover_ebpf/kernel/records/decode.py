@@ -1,7 +1,7 @@
-"""Bytes of the kernel half into facts. Pure: no clock, no file, no network.
+"""Decodes BPF records into facts.
 
-It runs for every record of every pass, so each kind of record has one precompiled layout and one
-small function. A record must have exactly the size of its mirror in `wire`.
+Pure: no clock, no file, no network. It runs for every record of every pass, so each kind of record has one
+precompiled layout and one small function. A record must have exactly the size of its mirror in `wire`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TRUNCATED = "truncated"
 UNKNOWN_TYPE = "unknown_type"
 WRONG_SIZE = "wrong_size"
 BAD_VALUE = "bad_value"
-"""A field that is one of a closed list holds something else."""
+"""A field with a closed list of values contains another one."""
 
 TCP_STATES = {
     1: "ESTABLISHED",
@@ -231,14 +231,14 @@ _DECODERS: dict[int, tuple[struct.Struct | MirrorLayout, Callable[..., Fact]]] =
 
 
 def decode(record: Buffer) -> Fact:
-    """The fact in one whole record; raises `DecodeError` of one of the four kinds above."""
+    """The fact in one complete record; raises `DecodeError` with one of the four kinds above."""
     return _decode_at(record, 0, len(record))
 
 
 def decode_stream(buffer: Buffer, rejected: Counter[str]) -> Iterator[Fact]:
-    """The facts in records that follow each other without a gap, as an iterator's file gives them.
+    """The facts in consecutive records, as an iterator's file returns them.
 
-    A record that cannot be decoded is skipped, and counted in `rejected` by the kind of its error.
+    Records that cannot be decoded are skipped, and counted in `rejected` by the kind of error.
     """
     offset, end = 0, len(buffer)
     while offset < end:

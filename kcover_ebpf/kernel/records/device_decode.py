@@ -1,4 +1,4 @@
-"""Bytes of device records into facts; a part of `decode`, with its rules."""
+"""Decodes device records into facts, by the rules of `decode`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MEMORY = {
     wire.MemorySource.NON_STANDARD: MemoryKind.VENDOR_SECTION,
 }
 SEVERITIES = {severity.value: severity for severity in AerSeverity}
-"""By the tracepoint's number; the kernel has more of them (3: DPC_FATAL) that it never reports."""
+"""By the tracepoint's number; the kernel has another one (3: DPC_FATAL) that it never reports."""
 # arch/x86/include/asm/mce.h: the error was not corrected
 _MCE_UNCORRECTED = 1 << 61
 # include/linux/edac.h, enum hw_event_mc_err_type: corrected, and only informational (ghes_edac reports such)
@@ -49,7 +49,7 @@ _PAGE_OUTCOMES = ("ignored", "failed", "delayed", "recovered")
 
 
 def text_of(raw: ctypes.Array[ctypes.c_uint8]) -> str:
-    """A C string in a record's field."""
+    """A C string in a field of a record."""
     return bytes(raw).partition(b"\0")[0].decode("utf-8", "replace")
 
 
@@ -108,7 +108,7 @@ def _held(event: wire.OpenEvent) -> DeviceHeld:
 
 
 def _cuda(event: wire.UvmEvent) -> CudaContext:
-    # on hosts with such GPUs alone: it is 0.6 MB
+    # only on hosts with such GPUs, because it has 0.6 MB
     from uuid import UUID
 
     return CudaContext(
@@ -127,8 +127,9 @@ def _module(event: wire.ModuleEvent) -> DriverChange:
 _RDMA_EVENTS = {8: (False, "device failed"), 9: (True, "port active"), 10: (False, "port down")}
 
 
-# drivers name it in the reporter (mlx5: "fw_fatal") or in the message (bnxt: "FW fatal error"); all else
-# (queues that time out, full buffers, firmware that restarts itself) the driver mends under the job
+# drivers name it in the reporter (mlx5: "fw_fatal") or in the message (bnxt: "FW fatal error");
+# everything else (queues that time out, full buffers, firmware that restarts itself) the driver
+# repairs while the job runs
 _FATAL = re.compile(r"(?<!non)(?<!non-)fatal", re.IGNORECASE)
 
 
@@ -172,9 +173,9 @@ def _block(event: wire.BlockEvent) -> BlockError:
 
 
 class MirrorLayout:
-    """Reads a record as its mirror; has the two names of `struct.Struct` that `decode` uses.
+    """Reads a record as its ctypes mirror, with the interface of `struct.Struct` that `decode` uses.
 
-    Device records are rare, so the clear way is fast enough.
+    Device records are rare, so the readable way is fast enough.
     """
 
     def __init__(self, mirror: type[ctypes.Structure]) -> None:
@@ -182,7 +183,7 @@ class MirrorLayout:
         self.size = ctypes.sizeof(mirror)
 
     def unpack_from(self, buffer: bytes | bytearray | memoryview, offset: int) -> ctypes.Structure:
-        """The mirror's copy of the record at `offset`."""
+        """A copy of the record at `offset`."""
         return self._mirror.from_buffer_copy(buffer[offset : offset + self.size])
 
 
@@ -197,5 +198,5 @@ DEVICE_DECODERS: dict[int, tuple[MirrorLayout, Callable[..., DeviceFact]]] = {
     wire.DeviceEventType.BLOCK: (MirrorLayout(wire.BlockEvent), _block),
     wire.DeviceEventType.MODULE: (MirrorLayout(wire.ModuleEvent), _module),
 }
-"""Type of a record -> its layout, and the fact in it; KeyError: a closed list holds something else.
-"""
+"""Type of a record -> its layout and the function that makes its fact. That function raises
+KeyError for an unknown value in a closed list."""

@@ -1,4 +1,4 @@
-"""Mirrors of the records and map values in bpf/devices.h; the rules are those of `wire`."""
+"""Mirrors of the records and map values in bpf/devices.h, by the rules of `wire`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NcclCounts = c_uint64 * 10
 
 
 class DeviceEventType(IntEnum):
-    """`event_header.type` of device records."""
+    """Values of `event_header.type` for device records (bpf/devices.h)."""
 
     XID = 32
     LOG = 33
@@ -37,14 +37,14 @@ class DeviceEventType(IntEnum):
 
 
 class XidRung(IntEnum):
-    """`xid_event.rung`."""
+    """Values of `xid_event.rung`: which probe reported the Xid."""
 
     KPROBE = 1
     TRACEPOINT = 2
 
 
 class MemorySource(IntEnum):
-    """`memory_event.source`."""
+    """Values of `memory_event.source`: the tracepoint that reported the error."""
 
     EDAC = 1
     PAGE = 2
@@ -54,14 +54,14 @@ class MemorySource(IntEnum):
 
 
 class NicSource(IntEnum):
-    """`nic_event.source`."""
+    """Values of `nic_event.source`: the hook that reported the change."""
 
     RDMA = 1
     HEALTH = 2
 
 
 class NcclOperation(IntEnum):
-    """Indexes of `nccl_comm_value.launched_count`."""
+    """Indexes of `nccl_comm_value.launched_count`: the counted operations."""
 
     ALL_REDUCE = 0
     ALL_GATHER = 1
@@ -76,7 +76,7 @@ class NcclOperation(IntEnum):
 
 
 class XidEvent(ctypes.Structure):
-    """Facts: XidSighting."""
+    """An Xid seen by a probe on the driver; decoded to XidSighting."""
 
     _fields_ = (
         ("header", EventHeader),
@@ -88,13 +88,13 @@ class XidEvent(ctypes.Structure):
 
 
 class LogEvent(ctypes.Structure):
-    """Facts: DriverLine."""
+    """A kernel log line of a driver; decoded to DriverLine."""
 
     _fields_ = (("header", EventHeader), ("text", LogText))
 
 
 class AerEvent(ctypes.Structure):
-    """Facts: AerTotal."""
+    """The PCIe error totals of one device; decoded to AerTotal."""
 
     _fields_ = (
         ("header", EventHeader),
@@ -106,7 +106,7 @@ class AerEvent(ctypes.Structure):
 
 
 class MemoryEvent(ctypes.Structure):
-    """Facts: MemoryFault."""
+    """A hardware memory error; decoded to MemoryFault."""
 
     _fields_ = (
         ("header", EventHeader),
@@ -121,7 +121,7 @@ class MemoryEvent(ctypes.Structure):
 
 
 class OpenEvent(ctypes.Structure):
-    """Facts: DeviceHeld."""
+    """An open or close of a GPU file; decoded to DeviceHeld."""
 
     _fields_ = (
         ("header", EventHeader),
@@ -132,7 +132,7 @@ class OpenEvent(ctypes.Structure):
 
 
 class UvmEvent(ctypes.Structure):
-    """Facts: CudaContext."""
+    """The begin or end of a CUDA context; decoded to CudaContext."""
 
     _fields_ = (
         ("header", EventHeader),
@@ -143,7 +143,7 @@ class UvmEvent(ctypes.Structure):
 
 
 class ModuleEvent(ctypes.Structure):
-    """Facts: DriverChange."""
+    """A kernel module was loaded or unloaded; decoded to DriverChange."""
 
     _fields_ = (
         ("header", EventHeader),
@@ -154,7 +154,7 @@ class ModuleEvent(ctypes.Structure):
 
 
 class NicEvent(ctypes.Structure):
-    """Facts: PortChange or DeviceNotice."""
+    """A change of a network or RDMA device; decoded to PortChange or DeviceNotice."""
 
     _fields_ = (
         ("header", EventHeader),
@@ -169,7 +169,7 @@ class NicEvent(ctypes.Structure):
 
 
 class BlockEvent(ctypes.Structure):
-    """Facts: BlockError."""
+    """A failed block request; decoded to BlockError."""
 
     _fields_ = (
         ("header", EventHeader),
@@ -185,7 +185,7 @@ class BlockEvent(ctypes.Structure):
 
 
 class AerKey(ctypes.Structure):
-    """Key of the map `aer_totals`."""
+    """Key of the map `aer_totals`: device and severity."""
 
     _fields_ = (("device", DeviceName), ("severity", c_uint32), ("pad", c_uint32))
 
@@ -197,7 +197,7 @@ class AerValue(ctypes.Structure):
 
 
 class NcclProcessValue(ctypes.Structure):
-    """Value of the map `nccl_processes`, by pid: what user space entered is counted."""
+    """Value of the map `nccl_processes`, by pid: processes that user space entered are counted."""
 
     _fields_ = (
         ("launched_count", c_uint64),
@@ -208,13 +208,13 @@ class NcclProcessValue(ctypes.Structure):
 
 
 class NcclCommKey(ctypes.Structure):
-    """Key of the map `nccl_comms`."""
+    """Key of the map `nccl_comms`: process and communicator handle."""
 
     _fields_ = (("comm", c_uint64), ("pid", c_uint32), ("pad", c_uint32))
 
 
 class NcclBirth(ctypes.Structure):
-    """Who a communicator is, from the call that made it."""
+    """How a communicator was created, from the call that made it."""
 
     _fields_ = (
         ("address", c_uint64),
@@ -227,7 +227,7 @@ class NcclBirth(ctypes.Structure):
 
 
 class NcclCommValue(ctypes.Structure):
-    """Value of the map `nccl_comms`."""
+    """Value of the map `nccl_comms`: creation and launch counts."""
 
     _fields_ = (
         ("birth", NcclBirth),
@@ -244,12 +244,12 @@ class NcclBirthsValue(ctypes.Structure):
 
 
 class NcclPeerKey(ctypes.Structure):
-    """Key of the map `nccl_peers`."""
+    """Key of the map `nccl_peers`: communicator and peer rank."""
 
     _fields_ = (("identity", c_uint64), ("pid", c_uint32), ("peer", c_uint32))
 
 
 class NcclPeerValue(ctypes.Structure):
-    """Value of the map `nccl_peers`."""
+    """Value of the map `nccl_peers`: messages sent and received."""
 
     _fields_ = (("sent_count", c_uint64), ("received_count", c_uint64))

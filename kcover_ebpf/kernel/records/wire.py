@@ -1,8 +1,8 @@
 """Mirrors of the records and map values in bpf/events.h, and nothing else.
 
-Names, order and widths follow the C header; tests/unit/kernel/records/test_wire.py compares the two through the
-BTF of layout.bpf.o, so a change on one side alone fails. What a field means is said where `decode`
-turns it into a fact.
+Names, order and widths follow the C header. tests/unit/kernel/records/test_wire.py compares the two through the BTF
+of layout.bpf.o, so a change on only one side fails. The meaning of a field is documented where `decode` turns it
+into a fact.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import IntEnum
 
 
 class EventType(IntEnum):
-    """`event_header.type`: what a record is."""
+    """Values of `event_header.type`: which record follows."""
 
     THREAD = 1
     TOTALS = 2
@@ -31,7 +31,7 @@ class EventType(IntEnum):
 
 
 class ThreadState(IntEnum):
-    """`thread_event.state`: the letters of `facts.kernel.TaskState`."""
+    """Values of `thread_event.state`: the letters of `facts.kernel.TaskState`, as numbers."""
 
     RUNNING = ord("R")
     SLEEPING = ord("S")
@@ -44,7 +44,7 @@ class ThreadState(IntEnum):
 
 
 class DescriptorKind(IntEnum):
-    """`descriptor_event.kind`."""
+    """Values of `descriptor_event.kind`: pipe, FIFO or Unix socket."""
 
     PIPE = 1
     FIFO = 2
@@ -56,7 +56,7 @@ Address = c_uint8 * 16
 
 
 class EventHeader(ctypes.Structure):
-    """Opens every record."""
+    """The first fields of every record: type, process and time."""
 
     _fields_ = (
         ("type", c_uint16),
@@ -155,13 +155,13 @@ class DescriptorEvent(ctypes.Structure):
 
 
 class ForkEvent(ctypes.Structure):
-    """A watched process (the header's pid) made another one."""
+    """A watched process (the header's pid) created another one."""
 
     _fields_ = (("header", EventHeader), ("child_pid", c_uint32), ("pad", c_uint32), ("comm", Comm))
 
 
 class ExecEvent(ctypes.Structure):
-    """A watched process became another program."""
+    """A watched process executed another program."""
 
     _fields_ = (("header", EventHeader), ("comm", Comm))
 
@@ -203,7 +203,7 @@ class FatalEvent(ctypes.Structure):
 
 
 class RetransmitEvent(ctypes.Structure):
-    """A known socket sent a segment again."""
+    """A known socket retransmitted a segment."""
 
     _fields_ = (
         ("header", EventHeader),
@@ -240,7 +240,7 @@ class ProcessValue(ctypes.Structure):
 
 
 class DetailValue(ctypes.Structure):
-    """Value of the map `details`: how closely a process is to be sampled."""
+    """Value of the map `details`: how closely a process is sampled."""
 
     _fields_ = (
         ("detail", c_uint32),
@@ -251,7 +251,7 @@ class DetailValue(ctypes.Structure):
 
 
 class PassValue(ctypes.Structure):
-    """Value of the map `pass`: the pass under way, or the last one."""
+    """Value of the map `pass`: the current pass, or the last one."""
 
     _fields_ = (
         ("id", c_uint64),
@@ -277,7 +277,7 @@ class PassValue(ctypes.Structure):
 
 
 class LostValue(ctypes.Structure):
-    """Value of the map `lost`: records and samples that found no room, since the start."""
+    """Value of the map `lost`: records and samples that did not fit since the start."""
 
     _fields_ = (
         ("ring_count", c_uint64),
@@ -307,7 +307,7 @@ def _format_of(mirror: type[ctypes.Structure]) -> str:
 
 
 def unpacker(mirror: type[ctypes.Structure]) -> struct.Struct:
-    """The fields of `mirror`, flattened in order, as a `struct.Struct` of exactly its size."""
+    """The flattened fields of `mirror` as a `struct.Struct` of exactly its size."""
     layout = struct.Struct("=" + _format_of(mirror))
     if layout.size != ctypes.sizeof(mirror):
         raise AssertionError(f"{mirror.__name__} has a hole")
