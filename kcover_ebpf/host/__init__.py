@@ -1,1 +1,1 @@
-"""What the host itself shows and lets us do: procfs, cgroupfs, processes. No BPF, no verdicts."""
+"""Access to the host itself: procfs, cgroupfs, processes. No BPF, no verdicts."""

@@ -1,7 +1,7 @@
-"""The call a thread sits in, as /proc shows it: its arguments, the files it waits on, when it ends by itself.
+"""The system call that a thread waits in, from /proc: arguments, files, and the end of its time-out.
 
-Reads the memory of the process it examines, which can block while that process holds its own memory
-lock: callers use a worker (thread or process) that they can leave behind.
+It reads the memory of the examined process, which can block while that process's memory lock is taken. Callers use
+a worker (thread or process) that they can abandon.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from kcover_ebpf.ids import NS, Inode, Pid, Tid
 _POLL_FDS = 64
 _SELECT_FDS = 1024
 _TIMESPEC_AT = {"nanosleep": 0, "ppoll": 2, "epoll_pwait2": 3, "pselect6": 4}
-"""Which argument points to the length of the wait; none is given for an endless one."""
+"""Index of the argument that points to the length of the wait; calls that wait forever pass a null
+pointer."""
 _FUTEX_COMMAND = 0x7F
 _FUTEX_WAIT_BITSET = 9
 _FUTEX_CLOCK_REALTIME = 256
@@ -34,7 +35,7 @@ _FILE_LOCKS = ("flock", "fcntl")
 
 
 _CURRENT_FOLDER = 0xFFFFFF9C
-"""AT_FDCWD."""
+"""AT_FDCWD as the unsigned 32-bit number that /proc shows."""
 _PATH_AT = {
     **dict.fromkeys(("open", "creat", "stat", "lstat", "access", "readlink", "statfs", "chdir"), 0),
     **dict.fromkeys(("truncate", "rename", "mkdir", "unlink", "rmdir", "chmod", "execve"), 0),
@@ -43,21 +44,22 @@ _PATH_AT = {
     **dict.fromkeys(("readlinkat", "mkdirat", "unlinkat", "renameat", "renameat2"), 1),
     **dict.fromkeys(("fchmodat", "utimensat"), 1),
 }
-"""Which argument points to a path; those with 1 look it up in the folder that their first argument is open on."""
+"""Index of the argument that points to a path; calls with 1 resolve it from the folder in their
+first argument."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A system call under way."""
+    """A system call in progress: number and arguments as /proc shows them."""
 
     name: str
     args: tuple[int, ...]
     sp: int
-    """The user stack pointer."""
+    """User stack pointer of the thread during the call."""
 
 
 def read_wait(pid: Pid, tid: Tid, call: Call | None, since_ns: int) -> ThreadReading:
-    """What `call`, under way since then (boottime), waits for; of None the kernel function alone."""
+    """What `call`, in progress since `since_ns` (boottime), waits for; if it is None, only the kernel function."""
     channel = read_text(f"/proc/{pid}/task/{tid}/wchan").strip()
     timed, deadline_ns = (False, None) if call is None else deadline(pid, call, since_ns)
     waited = () if call is None else files(pid, call)
@@ -76,9 +78,9 @@ def read_wait(pid: Pid, tid: Tid, call: Call | None, since_ns: int) -> ThreadRea
 
 
 def read_call(pid: Pid, tid: Tid, table: SyscallTable, known: int = NO_SYSCALL) -> Call | None:
-    """The call of a thread; None while it runs, or where it cannot be read.
+    """The call of a thread; None while it runs, or if it cannot be read.
 
-    `known`: the call it was last seen in, if it has not moved since: a wait that a stop interrupted
+    `known`: the call in which it was last seen, if it has not moved since. A wait that was interrupted by a stop
     continues under another number, with the same arguments.
     """
     line = proc_text.parse_syscall(read_text(f"/proc/{pid}/task/{tid}/syscall"))
@@ -91,7 +93,7 @@ def read_call(pid: Pid, tid: Tid, table: SyscallTable, known: int = NO_SYSCALL) 
 
 
 def deadline(pid: Pid, call: Call, since_ns: int) -> tuple[bool, int | None]:
-    """(the wait is timed, boottime of its end or None if unreadable); `since_ns`: when the wait began."""
+    """(whether the wait has a time-out, boottime of its end or None if unreadable); `since_ns`: when the wait began."""
     args = call.args
     match call.name:
         case "futex" if args[3]:
@@ -117,7 +119,7 @@ def deadline(pid: Pid, call: Call, since_ns: int) -> tuple[bool, int | None]:
 
 
 def _timer(pid: Pid, waited: tuple[WaitedFile, ...]) -> tuple[bool, int | None]:
-    """As `deadline`, of the timers among the files that it waits on: fs/timerfd.c shows how long each has left."""
+    """As `deadline`, for the timers among the files that it waits on; fdinfo shows the time left (fs/timerfd.c)."""
     left_ns = [
         left
         for file in waited
@@ -137,9 +139,9 @@ def _milliseconds(since_ns: int, raw: int) -> tuple[bool, int | None]:
 def _timespec(
     pid: Pid, since_ns: int, address: int, clock: int | None, unit_ns: int = 1
 ) -> int | None:
-    """Boottime of a time-out at `address`: absolute on `clock`, or relative to the start of the wait if None.
+    """Boottime of a time-out at `address`: absolute on `clock`, or if that is None relative to the start of the wait.
 
-    `unit_ns`: what the fraction of a second is counted in; 1000 for a timeval.
+    `unit_ns`: unit of the fraction of a second; 1000 for a timeval.
     """
     raw = stack_words.read_memory(pid, address, 16)
     if len(raw) < 16:
@@ -156,7 +158,7 @@ def _timespec(
 
 
 def files(pid: Pid, call: Call) -> tuple[WaitedFile, ...]:
-    """What the call waits on: its descriptor, those that poll or epoll watch, or the path it opens."""
+    """The files that the call waits on: its descriptor, those that poll or epoll watches, or the path that it opens."""
     if call.name == "io_uring_enter":
         return _polled_by_ring(pid, call.args[0] & 0xFFFFFFFF)
     if call.name in FIRST_ARGUMENT_IS_FD:
@@ -176,7 +178,7 @@ def files(pid: Pid, call: Call) -> tuple[WaitedFile, ...]:
 
 
 def _named(pid: Pid, call: Call, at: int) -> tuple[WaitedFile, ...]:
-    """The file that a call names by its argument `at`, or the folder that it looks it up in."""
+    """The file in argument `at` of a call, or the folder from which it is resolved."""
     raw = stack_words.read_memory(pid, call.args[at], 256)
     path = raw.split(b"\0")[0].decode("utf-8", "replace")
     folder = call.args[0] & 0xFFFFFFFF
@@ -186,7 +188,7 @@ def _named(pid: Pid, call: Call, at: int) -> tuple[WaitedFile, ...]:
 
 
 def _selected(pid: Pid, args: tuple[int, ...]) -> list[int]:
-    """Descriptors of the three sets of a select, a bit each (sys/select.h)."""
+    """Descriptors in the three sets of a select, which are bit masks (sys/select.h)."""
     count = min(args[0] & 0xFFFFFFFF, _SELECT_FDS)
     found: set[int] = set()
     for address in args[1:4]:
@@ -202,7 +204,7 @@ def _watched_by(pid: Pid, epoll_fd: int) -> list[int]:
 
 
 def _polled_by_ring(pid: Pid, ring_fd: int) -> tuple[WaitedFile, ...]:
-    """The ring, where a request of it waits for a pipe or socket: io_uring/fdinfo.c lists that it polls, not what."""
+    """The ring itself, if one of its requests polls a pipe or socket: io_uring/fdinfo.c does not list which."""
     _, found, rest = read_text(f"/proc/{pid}/fdinfo/{ring_fd}").partition("PollList:\n")
     if not found or not rest.lstrip().startswith("op="):
         return ()
@@ -216,7 +218,7 @@ def _file(pid: Pid, fd: int) -> WaitedFile:
         return WaitedFile(fd, "other", "?", Inode(0), "", "")
     kind, inode = kind_of(target)
     if kind == "socket":
-        # those of TCP are sampled, and known by that
+        # TCP sockets are sampled, so their state is known from that
         protocol = _protocol(pid, fd)
         kind = "udp" if protocol.startswith("UDP") else kind
         kind = "unix" if protocol.startswith("UNIX") else kind
@@ -225,7 +227,7 @@ def _file(pid: Pid, fd: int) -> WaitedFile:
 
 
 def _protocol(pid: Pid, fd: int) -> str:
-    """TCP, UDPv6, UNIX-STREAM, ...: what net/socket.c says of a socket; empty where it cannot be asked."""
+    """Protocol of a socket by net/socket.c (TCP, UDPv6, UNIX-STREAM, ...); empty if it cannot be read."""
     try:
         return os.getxattr(f"/proc/{pid}/fd/{fd}", "system.sockprotoname").rstrip(b"\0").decode()
     except (OSError, UnicodeDecodeError):
@@ -235,11 +237,11 @@ def _protocol(pid: Pid, fd: int) -> str:
 def kind_of(target: str) -> tuple[str, Inode]:
     """(kind, inode) from the link of a descriptor.
 
-    The target itself is never touched: a stat of a file on a hung mount would hang us as well.
+    The target is never accessed: a stat of a file on a hanging mount would hang us too.
     """
     prefix, _, rest = target.partition(":[")
     number = rest.removesuffix("]")
-    # a path may be called so too
+    # a path may have such a name too
     if number != rest and number.isascii() and number.isdecimal() and not target.startswith("/"):
         return prefix, Inode(int(number))
     if target.startswith("anon_inode:"):
@@ -254,7 +256,7 @@ def kind_of(target: str) -> tuple[str, Inode]:
 
 
 def _mount_of(pid: Pid, fd: int) -> tuple[str, str]:
-    """(MAJOR:MINOR, type) of the file system a descriptor is on."""
+    """(MAJOR:MINOR, type) of the file system of a descriptor."""
     info = read_text(f"/proc/{pid}/fdinfo/{fd}").split("\n")
     mount = next((line.split()[1] for line in info if line.startswith("mnt_id:")), None)
     for mount_line in proc_text.mountinfo(read_text(f"/proc/{pid}/mountinfo")):
@@ -264,12 +266,12 @@ def _mount_of(pid: Pid, fd: int) -> tuple[str, str]:
 
 
 def _lock_holders(pid: Pid) -> tuple[Pid, ...]:
-    """Processes that hold the lock `pid` waits for (kernel: /proc/locks, "->" marks a waiter)."""
+    """Processes that own the lock for which `pid` waits (kernel: /proc/locks, "->" marks a waiter)."""
     return parse_locks(read_text("/proc/locks"), pid)
 
 
 def parse_locks(text: str, waiter: Pid) -> tuple[Pid, ...]:
-    """Holders, from the text of /proc/locks; empty if `waiter` waits for no lock."""
+    """The owners of the lock, from the text of /proc/locks; empty if `waiter` waits for none."""
     holders: dict[str, Pid] = {}
     for line in text.splitlines():
         part = line.replace("->", " -> ").split()

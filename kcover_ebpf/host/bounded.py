@@ -1,6 +1,6 @@
-"""Reads of files whose length a process of a tenant decides: maps, mountinfo, fdinfo and others of /proc have no end.
+"""Reads files whose length a tenant's process decides: maps, mountinfo, fdinfo and other unbounded files of /proc.
 
-A mount with a path of 4 KiB is a line of mountinfo, and a process may have 100,000 of them.
+For example, a mount can have a path of 4 KiB in its line of mountinfo, and a process can have 100,000 mounts.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 from kcover_ebpf.host import over_bounds
 
 MOST_BYTES = 1 << 20
-"""Of one file: what a process with 5,000 mappings, mounts or watched descriptors needs."""
+"""Most bytes of one file: enough for a process with 5,000 mappings, mounts or watched descriptors."""
 _CHUNK_BYTES = 64 << 10
 
 
 def read_bytes(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """The file, or the whole lines at its beginning where it is larger; raises `OSError`."""
+    """The whole file, or the complete lines at its beginning if it is larger; raises `OSError`."""
     with open(path, "rb", buffering=0) as file:
         data = bytearray()
         while len(data) <= most_bytes and (
@@ -32,9 +32,10 @@ def read_bytes(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def read_text(path: str | Path, most_bytes: int = MOST_BYTES) -> str:
-    """The same as text; empty where it cannot be read.
+    """The whole file as text, or the complete lines at its beginning; empty if it cannot be read.
 
-    Lines end with a newline alone: names of programs and files hold other ends of lines (`str.splitlines`).
+    Only a newline ends a line: names of programs and files may contain the other characters that `str.splitlines`
+    splits at.
     """
     try:
         return read_bytes(path, most_bytes).decode("utf-8", "replace")
@@ -43,7 +44,7 @@ def read_text(path: str | Path, most_bytes: int = MOST_BYTES) -> str:
 
 
 def lines(path: str | Path, most_bytes: int = MOST_BYTES) -> Iterator[str]:
-    """The lines of a file of text, one kept at a time, without their ends; raises `OSError`."""
+    """The lines of a text file without their newlines, read one at a time; raises `OSError`."""
     read, rest = 0, b""
     with open(path, "rb", buffering=0) as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -59,13 +60,13 @@ def lines(path: str | Path, most_bytes: int = MOST_BYTES) -> Iterator[str]:
 
 
 def _pid_of(path: str | Path) -> int | None:
-    """Of a path below /proc/PID; None for any other."""
+    """Process id in a path below /proc/PID; None for other paths."""
     parts = Path(path).parts
     return int(parts[2]) if parts[:2] == ("/", "proc") and parts[2].isdecimal() else None
 
 
 def links(folder: str | Path, most: int) -> tuple[Iterator[str], bool]:
-    """Where the first `most` links of a folder lead, and whether there are more; raises `OSError`."""
+    """Targets of the first `most` links in a folder, and whether there are more; raises `OSError`."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in itertools.islice(entries, most + 1)]
     return _targets(os.fspath(folder), names[:most]), len(names) > most

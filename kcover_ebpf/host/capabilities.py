@@ -1,8 +1,8 @@
-"""The capabilities of this process: which it has, which the sensor needs, and how it gives up the others.
+"""Capabilities of this process: which it has, which the sensor needs, and how it drops the others.
 
-Numbers: include/uapi/linux/capability.h. Only the permitted and effective sets are lowered; the
-bounding set and no_new_privs are left alone, because a job that is started (or restarted) from here
-must have its user's full privileges: a program that root executes gets them back from the bounding set.
+Numbers: include/uapi/linux/capability.h. Only the permitted and effective sets are reduced. The bounding set and
+no_new_privs stay unchanged, because a job that is started (or restarted) from here must have its user's full
+privileges: a program that root executes regains them from the bounding set.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kcover_ebpf.host.proc_text import status_words
 
 
 class Capability(IntEnum):
-    """Those that are needed at one time or another."""
+    """Capabilities that some part of the program needs."""
 
     DAC_OVERRIDE = 1
     DAC_READ_SEARCH = 2
@@ -44,16 +44,15 @@ KEPT = frozenset(
         Capability.SYS_PTRACE,  # /proc/PID/mem, fd, syscall of others
     }
 )
-"""What the sensor still needs once its programs are attached."""
+"""Needed by the sensor after its programs are attached."""
 
 SPARE = frozenset({Capability.SYS_ADMIN})
-"""For connections inside a job's network namespace, by one thread for a moment
-(docs/decisions/0007).
-"""
+"""For connections inside a job's network namespace, raised by one thread for a moment
+(docs/decisions/0007)."""
 
 
 def spare(*, nccl_probes: bool) -> frozenset[Capability]:
-    """What threads may raise for a moment; with probes on NCCL also what attaches them to a rank that appears."""
+    """Capabilities that threads may raise for a moment; with NCCL probes, also those for attaching to a new rank."""
     return SPARE | {Capability.PERFMON} if nccl_probes else SPARE
 
 
@@ -64,7 +63,7 @@ TRACE = frozenset(
         Capability.SYS_PTRACE,
     }
 )
-"""What `trace` needs: it reads, and ends nothing."""
+"""Needed by `trace`, which reads and ends nothing."""
 
 _VERSION_3 = 0x20080522
 
@@ -82,14 +81,14 @@ class _Data(ctypes.Structure):
 
 
 def effective() -> frozenset[int]:
-    """Numbers of the capabilities this process has in effect."""
+    """Numbers of the effective capabilities of this process."""
     words = status_words(Path("/proc/self/status").read_bytes(), b"CapEff")
     mask = int(words[0], 16) if words else 0
     return frozenset(number for number in range(64) if mask >> number & 1)
 
 
 def missing() -> tuple[str, ...]:
-    """Names of the capabilities that loading BPF needs and that are not there."""
+    """Names of the capabilities that loading BPF needs and that are missing."""
     have = effective()
     if Capability.SYS_ADMIN in have:
         return ()
@@ -98,31 +97,31 @@ def missing() -> tuple[str, ...]:
 
 
 def drop(kept: frozenset[Capability] = KEPT, spare: frozenset[Capability] = frozenset()) -> None:
-    """Give up every capability but `kept`, for this thread and those it makes; raises `OSError`.
+    """Drop every capability except `kept`, for this thread and threads that it creates; raises `OSError`.
 
-    Those in `spare` have no effect any more, but a thread may raise them again for a moment. To be
-    called once, after attaching and before threads are started. It never gains one.
+    Those in `spare` are no longer effective, but a thread may raise them again for a moment. Call it once, after
+    attaching and before threads are started. It never gains a capability.
     """
     have = effective()
     _set(have & kept, have & (kept | spare))
 
 
 def renounce(capability: Capability) -> None:
-    """Give one up for good, for this thread and what it starts without gaining privileges; raises `OSError`."""
+    """Drop one capability permanently, for this thread and unprivileged programs that it executes; raises `OSError`."""
     before, mask = _get(), ~(1 << capability)
     _set_masks(before.effective & mask, before.permitted & mask)
 
 
 def keep(kept: frozenset[Capability]) -> None:
-    """Give up all others for good, also those in reserve, as `renounce` does; raises `OSError`."""
+    """Drop all other capabilities permanently, also spare ones, as `renounce` does; raises `OSError`."""
     before, mask = _get(), sum(1 << capability for capability in kept)
-    # what is in reserve has no effect now, and may be what is kept
+    # a spare capability is not effective now, and may be one of those to keep
     _set_masks(before.permitted & mask, before.permitted & mask)
 
 
 @contextmanager
 def raised(capability: Capability) -> Iterator[None]:
-    """Let this thread use a spare capability; no error where it has none: its use will show that."""
+    """Let this thread use a spare capability. No error if it has none: the operation itself will fail."""
     before = _get()
     if not before.permitted >> capability & 1 or before.effective >> capability & 1:
         yield
@@ -157,7 +156,7 @@ def _set_masks(in_effect: int, allowed: int) -> None:
 
 
 def _call(name: str, data: ctypes.Array[_Data]) -> None:
-    # the calls of libc are those of the kernel: they concern the calling thread alone
+    # the calls of libc are those of the kernel: they affect only the calling thread
     libc = ctypes.CDLL(None, use_errno=True)
     header = _Header(_VERSION_3, 0)
     if getattr(libc, name)(ctypes.byref(header), data) != 0:

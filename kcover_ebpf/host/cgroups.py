@@ -1,9 +1,9 @@
-"""Control groups as directories: find, list, freeze, kill, make and remove them.
+"""Control groups as directories: find, list, freeze, kill, create and remove them.
 
-Copes with cgroup v2, v1 and both at once ("hybrid"). A job is made in v2 only, for v2 alone can
-kill a group as one; a group to watch may lie in any hierarchy. Source: the kernel's
-Documentation/admin-guide/cgroup-v2.rst and proc_pid_mountinfo(5). What happens to the processes of
-a group that is not v2 is in `host.terminate`.
+Supports cgroup v2, v1 and both at once ("hybrid"). A job's group is created only in v2, because only v2 can kill a
+group as a whole; a group to watch may be in any hierarchy. Source: the kernel's
+Documentation/admin-guide/cgroup-v2.rst and proc_pid_mountinfo(5). For ending the processes of a v1 group see
+`host.terminate`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _GONE = (errno.ENOENT, errno.ENODEV)
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """One mounted cgroup hierarchy."""
+    """One mounted hierarchy of control groups."""
 
     mount: Path
     root: str
-    """The part of the hierarchy that is mounted there; "/" except for bind mounts of containers."""
+    """The part of the hierarchy that is mounted; "/" except for bind mounts of containers."""
     unified: bool
-    """Version 2."""
+    """True for version 2, in which all controllers share one hierarchy."""
 
     def directory(self, inside: str) -> Path:
-        """Where the group that /proc/PID/cgroup calls `inside` lies; it need not exist."""
+        """Directory of the group that /proc/PID/cgroup calls `inside`; it need not exist."""
         if self.root != "/":
             inside = inside.removeprefix(self.root)
         return self.mount / inside.lstrip("/")
@@ -59,9 +59,9 @@ def _mounted() -> tuple[Hierarchy, ...]:
 
 
 def find(text: str) -> Path:
-    """The directory of the group a user named; raises `UsageError` if there is none.
+    """The directory of a group that a user named; raises `UsageError` if there is none.
 
-    A user may name a directory, or the path that /proc/PID/cgroup shows (searched for in v2 first).
+    The name may be a directory or the path that /proc/PID/cgroup shows (searched in v2 first).
     """
     named = Path(text)
     mounted = _mounted()
@@ -85,15 +85,14 @@ def _is_group(path: Path) -> bool:
 
 
 def is_root(path: Path) -> bool:
-    """True for the top of a hierarchy, as far as we see it: the whole machine or container."""
+    """True for the top group of a hierarchy, as far as we see it: the whole machine or container."""
     return any(path == hierarchy.mount for hierarchy in _mounted())
 
 
 def make_for_job(prefix: str, pid: int) -> Path | None:
-    """Make an empty v2 group PREFIX-PID below our own or at the top; None where that is refused.
+    """Create an empty v2 group PREFIX-PID below our own or at the top; None if that is refused.
 
-    Removes what others with this prefix left empty behind, should both they and their supervisor have
-    been killed.
+    Also removes empty groups with this prefix whose process and supervisor were both killed.
     """
     name = f"{prefix}-{pid}"
     for hierarchy in _mounted():
@@ -104,7 +103,7 @@ def make_for_job(prefix: str, pid: int) -> Path | None:
             sweep(parent, prefix)
             try:
                 path.mkdir(exist_ok=True)
-                # Anything but "domain" takes no processes: its parent is threaded.
+                # Any type but "domain" accepts no processes, because its parent is threaded.
                 if (path / "cgroup.type").read_text().strip() == "domain":
                     return path
                 path.rmdir()
@@ -114,7 +113,7 @@ def make_for_job(prefix: str, pid: int) -> Path | None:
 
 
 def sweep(parent: Path, prefix: str) -> None:
-    """Remove the groups PREFIX-PID of processes that are gone."""
+    """Remove the groups PREFIX-PID of processes that no longer exist."""
     for path in parent.glob(f"{prefix}-*"):
         pid = path.name.removeprefix(f"{prefix}-")
         if pid.isdecimal() and not Path("/proc", pid).exists():
@@ -122,7 +121,7 @@ def sweep(parent: Path, prefix: str) -> None:
 
 
 def own_groups() -> tuple[Path, ...]:
-    """Where our own group seems to lie in each mounted v2 hierarchy; in a container it may be another one."""
+    """The directory of our own group in each mounted v2 hierarchy; in a container it may be another group's."""
     return tuple(hierarchy.directory(_own_v2()) for hierarchy in _mounted() if hierarchy.unified)
 
 
@@ -134,25 +133,27 @@ def _own_v2() -> str:
 
 
 def memory_limit_bytes() -> int | None:
-    """Of our own v2 group and those above it, the least; None: none is seen."""
+    """The smallest memory.max of our own v2 group and its ancestors, in bytes; None if none is visible."""
     limits = []
     for hierarchy in _mounted():
         path = hierarchy.directory(_own_v2())
         for group in (path, *path.parents) if hierarchy.unified else ():
-            with contextlib.suppress(OSError, ValueError):  # the top has no limit, others "max"
+            with contextlib.suppress(
+                OSError, ValueError
+            ):  # the top group has no limit, others may have "max"
                 limits.append(int((group / "memory.max").read_text(encoding="ascii")))
     return min(limits, default=None)
 
 
 def processes(path: Path) -> set[int]:
-    """Pids in the group and in all groups below it, without zombies; empty once it is gone."""
+    """Pids in the group and in all groups below it, without zombies; empty once the group is gone."""
     found: set[int] = set()
     waiting = [path]
     while waiting:
         group = waiting.pop()
         try:
             found.update(int(word) for word in (group / "cgroup.procs").read_bytes().split())
-            # kernfs counts subdirectories in the link count: most groups need no listing.
+            # kernfs counts subdirectories in the link count, so most groups need no listing
             if group.stat().st_nlink > 2:
                 waiting += _below(group)
         except OSError as error:
@@ -174,14 +175,14 @@ def join(path: Path) -> None:
 
 
 def can_kill(path: Path) -> bool:
-    """The group can be frozen and killed as one (cgroup.kill: v2, Linux 5.14)."""
+    """True if the group can be frozen and killed as a whole (cgroup.kill: v2, Linux 5.14)."""
     return (path / "cgroup.kill").exists()
 
 
 def kill_as_one(path: Path) -> None:
     """Freeze the group, so that no process sees another one die, then kill all of it at once.
 
-    What does not freeze within half a second (uninterruptible calls) is killed all the same.
+    If it is not frozen within half a second (uninterruptible calls), it is killed anyway.
     """
     (path / "cgroup.freeze").write_text("1", encoding="ascii")
     deadline = time.monotonic() + FREEZE_PATIENCE_S
@@ -196,7 +197,7 @@ def _event(path: Path, name: str) -> bool:
 
 
 def remove(path: Path) -> bool:
-    """Remove the group with those below it; False while processes are in it."""
+    """Remove the group and those below it; False while there are processes in it."""
     try:
         if not all(remove(group) for group in _below(path)):
             return False
@@ -207,17 +208,17 @@ def remove(path: Path) -> bool:
 
 
 class CgroupTarget:
-    """The processes of one group, as the job under watch."""
+    """The processes of one group, as the watched job."""
 
     def __init__(self, path: Path, name: str, exclude: frozenset[int] = frozenset()) -> None:
-        """`exclude`: the sensor's own processes, which may be in the group but not in the job."""
+        """`exclude`: the sensor's own processes, which may be in the group but are not part of the job."""
         self.path = path
         self.name = name
         self._exclude = exclude
         self._witness = Witness()
 
     def pids(self) -> set[int]:
-        """Members now; empty once the group is gone."""
+        """The current members; empty once the group is gone."""
         members = processes(self.path) - self._exclude
         if not (self._witness.pid in members and self._witness.lives):
             self._witness.hold(min(members, default=0))
@@ -226,8 +227,7 @@ class CgroupTarget:
     def gone(self) -> bool:
         """True when no member is left.
 
-        The kernel walks every thread of a group to list its processes, so one member that was there
-        at the last listing and still lives is enough. One that was moved elsewhere since is taken for a
-        member until the next listing.
+        The kernel walks every thread of a group to list its processes. So this only checks that one member of the
+        last listing is alive. A member that has moved to another group counts until the next listing.
         """
         return not self._witness.lives and not self.pids()

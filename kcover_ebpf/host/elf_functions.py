@@ -1,8 +1,8 @@
-"""Where functions begin in an ELF file: offsets in the file, as a user probe needs them.
+"""Finds the file offsets of functions in an ELF file, as a user probe needs them.
 
-Read piece by piece with bounds, for the file is the job's own: libtorch_cuda.so has a gigabyte, and a forged one
-may claim anything. Reading can block for as long as its file system does; callers use a worker.
-Source: System V ABI, chapters 4 and 5 (64-bit, little-endian).
+The file belongs to the job: libtorch_cuda.so has a gigabyte, and a forged file may claim anything. So it is read in
+small pieces with bounds. Reading can block as long as its file system does; callers use a worker. Source: System V
+ABI, chapters 4 and 5 (64-bit, little-endian).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _LOAD, _EXECUTABLE = 1, 1
 _FUNCTION = 2
 _CHUNK_BYTES = 1 << 20
 _MOST_BYTES = 256 << 20
-"""Of one table. The names in the largest libraries of frameworks take some tens of megabytes."""
+"""Most bytes of one table. The names in the largest framework libraries take some tens of megabytes."""
 _MOST_SECTIONS = 4096
 
 
 class ElfError(Exception):
-    """The file is none that can be read; the message says why."""
+    """The file is not a readable ELF file; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class _Section:
 def function_offsets(fd: int, names: Collection[str]) -> Mapping[str, int]:
     """File offsets of those of `names` that the file defines; raises `ElfError`, `OSError`.
 
-    The dynamic symbols are read before all others: a library that is linked into another one may be in the
-    latter only.
+    Dynamic symbols are read first. The other symbols are read too, because a library that is linked into another
+    one may appear only there.
     """
     header = _unpack(_HEADER, _read(fd, _HEADER.size, 0))
     if _read(fd, len(_MAGIC), 0) != _MAGIC:
@@ -73,7 +73,7 @@ def _sections(fd: int, header: tuple[int, ...]) -> list[_Section]:
 
 
 def _segments(fd: int, header: tuple[int, ...]) -> list[tuple[int, int, int]]:
-    """(address, offset in the file, size there) of the executable ones."""
+    """(address, file offset, size in the file) of the executable segments."""
     start, entry, count = header[5], header[9], header[10]
     if entry != _SEGMENT.size:
         raise ElfError("no table of segments")
@@ -105,16 +105,16 @@ def _in_table(
     for _, chunk in _chunks(fd, table_section, _CHUNK_BYTES // _SYMBOL.size * _SYMBOL.size, 0):
         whole = chunk[: len(chunk) // _SYMBOL.size * _SYMBOL.size]
         for place, info, _, section, value, _ in _SYMBOL.iter_unpack(whole):
-            # section 0: used here and defined elsewhere
+            # section 0: used here, defined in another file
             if place in places and section and info & 0xF == _FUNCTION:
                 found[places[place]] = value
     return found
 
 
 def _places(fd: int, section: _Section, names: Collection[str]) -> dict[int, str]:
-    """Where each name may begin in the table of texts.
+    """Possible offsets of each name in the string table.
 
-    Also in the middle of another one: linkers let "ncclSend" be the end of "pncclSend".
+    A name may also be the tail of a longer one: linkers store "ncclSend" as the end of "pncclSend".
     """
     wanted = {name: name.encode() + b"\0" for name in names}
     overlap = max(map(len, wanted.values()))
@@ -138,7 +138,7 @@ def _chunks(fd: int, section: _Section, step: int, overlap: int) -> Iterator[tup
 
 
 def _read(fd: int, size: int, offset: int) -> bytes:
-    """Up to so many bytes from there; raises `ElfError` for a place that no file has."""
+    """At most `size` bytes at `offset`; raises `ElfError` for an impossible offset."""
     if offset + size > sys.maxsize:
         raise ElfError("a table is said to lie beyond any file")
     return os.pread(fd, size, offset)

@@ -1,7 +1,7 @@
-"""Programs that are installed on the node, also for a container that has none of them.
+"""Runs programs that are installed on the node, even from a container without them.
 
-They run in the host's files, or in those of its driver container, where their libraries, devices and settings are; and
-in the host's network, where DCGM has its port.
+They run in the host's root file system, or in that of the driver container, where their libraries, devices and
+settings are. They also use the host's network, where DCGM has its port.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 from kcover_ebpf.dataclass import dataclass
 
 _ROOTS = (".", "run/nvidia/driver")
-"""The host's files, and those of the driver container of NVIDIA's GPU operator."""
+"""Relative to the host's root: the host itself, and the driver container of NVIDIA's GPU operator."""
 _FOLDERS = ("usr/bin", "usr/local/bin", "usr/sbin", "usr/local/sbin", "bin", "sbin")
 _GKE = "home/kubernetes/bin/nvidia"
 _OF_FIRST = Path("/proc/1/root")
 _MOST_LINKS = 8
-"""From a name to its file: Debian's alternatives take two."""
+"""Most links from a name to its file; Debian's alternatives have two."""
 
 ENVIRONMENT: Mapping[str, str] = {
     "HOME": "/root",
@@ -26,41 +26,42 @@ ENVIRONMENT: Mapping[str, str] = {
     "LD_LIBRARY_PATH": f"/{_GKE}/lib64",
     "PATH": ":".join(f"/{folder}" for folder in (*_FOLDERS, f"{_GKE}/bin")),
 }
-"""Of a program of the host. Ours may have secrets (`extraEnv` of the chart), and names what only the container has."""
+"""Environment of a host program. Ours may contain secrets (`extraEnv` of the chart), and paths that
+exist only in the container."""
 
 
 def host_root() -> Path:
-    """The files of the host's first process, also for a container that sees its processes; else our own.
+    """Root of the host's first process, if our container sees the host's processes; else our own root.
 
-    Its sysfs shows the host's network interfaces and RDMA devices: ours shows those of our network namespace.
+    Its sysfs shows the host's network interfaces and RDMA devices; ours shows those of our network namespace.
     """
     return _OF_FIRST if os.access(_OF_FIRST / "proc/1", os.R_OK) else Path("/")
 
 
 @dataclass(frozen=True, slots=True)
 class HostProgram:
-    """Where one was found."""
+    """A program that was found on the node, and the root file system that it runs in."""
 
     host: Path
-    """The host's files, as we see them."""
+    """The host's root, as this process sees it."""
     root: Path
-    """Those it runs in: the host's, or its driver container's."""
+    """Root file system of the program: the host's, or its driver container's."""
     path: str
-    """Within them."""
+    """Path of the program inside `root`."""
 
     @property
     def is_apart(self) -> bool:
-        """It runs in other files than ours, for which CAP_SYS_ADMIN and CAP_SYS_CHROOT are needed."""
+        """It runs in another root file system than ours, which needs CAP_SYS_ADMIN and CAP_SYS_CHROOT."""
         return self.root != Path("/")
 
     def argv(self, *arguments: str) -> list[str]:
-        """The command, to be run with `ENVIRONMENT`."""
+        """The command line, to be run with `ENVIRONMENT`."""
         chroot = ["chroot", str(self.root)] if self.is_apart else []
         return [*_into_network(self.host), *chroot, self.path, *arguments]
 
 
 def find(host: Path, name: str) -> HostProgram | None:
-    """The program of this name; `host`: the host's files."""
+    """The program with this name, or None; `host`: the host's root."""
     for part in _ROOTS:
         for folder in (*_FOLDERS, f"{_GKE}/bin"):
             if _is_program(host / part, f"{folder}/{name}"):
@@ -75,13 +76,13 @@ def _is_program(root: Path, inside: str) -> bool:
             target = file.readlink()
         except OSError:
             return file.is_file() and os.access(file, os.X_OK)
-        # that of an absolute link is meant from the root that it lies in
+        # an absolute link is relative to the root file system that contains it
         file = root / target.relative_to("/") if target.is_absolute() else file.parent / target
     return False
 
 
 def other_network(host: Path) -> Path | None:
-    """The host's network namespace; None where it is ours, or not known. `host`: the host's files."""
+    """The host's network namespace; None if it is ours or unknown. `host`: the host's root."""
     theirs = host / "proc/1/ns/net"
     try:
         return None if theirs.samefile("/proc/self/ns/net") else theirs

@@ -1,4 +1,4 @@
-"""Who processes are, read without waiting for any of them: the loop that asks must continue for all others."""
+"""Identifies processes without waiting for any of them, so that one slow process does not delay the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kcover_ebpf.tunables.host import IDENTITY_WAIT_S
 
 
 class Identities:
-    """Shared by all jobs of a node; used by one thread."""
+    """Identities of the processes of all jobs on a node; used by one thread."""
 
     def __init__(self) -> None:
         self._readers: Readers[Pid, ProcessSeen | None] = Readers("kcover-identify")
@@ -23,10 +23,10 @@ class Identities:
     def learn(
         self, pids: Collection[Pid], variables: Collection[str]
     ) -> Iterable[ProcessSeen | Unreadable]:
-        """What is known of these now; ask again for those that are not among it.
+        """The identities known now; call again for processes that are not among them.
 
-        None of them is waited for twice: a process whose memory lock is taken stays nameless, and is reported
-        as `Unreadable`.
+        No process is waited for twice: if its memory lock is taken, it stays unidentified and is reported as
+        `Unreadable`.
         """
         self._take((), 0.0)
         asked = [
@@ -50,6 +50,6 @@ class Identities:
                 self._ready[pid] = seen
 
     def forget(self, pid: Pid) -> None:
-        """It ended, or became another program."""
+        """Forget a process that ended or became another program."""
         self._ready.pop(pid, None)
         self._readers.forget(pid)

@@ -1,6 +1,6 @@
-"""What an NFS client counts about its server: requests sent, and answers received.
+"""An NFS client's counters for its server: requests sent and answers received.
 
-Reading the counters asks the server nothing, so it works while the server is gone.
+Reading them does not contact the server, so it works while the server is down.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from kcover_ebpf.host import proc_text
 from kcover_ebpf.host.bounded import read_text
 from kcover_ebpf.ids import Pid
 
-# net/sunrpc/xprtsock.c and xprtrdma/transport.c, *_print_stats: columns of sends and of answers
+# columns of sends and receives in net/sunrpc/xprtsock.c and xprtrdma/transport.c, *_print_stats
 _COLUMNS = {"tcp": (5, 6), "rdma": (5, 6), "udp": (2, 3)}
 
 
 def nfs_state(pid: Pid, device: str) -> StorageState | None:
-    """The counters of the mount with this MAJOR:MINOR, as `pid` sees it; None if it is no NFS mount or unreadable."""
+    """Counters of the mount with this MAJOR:MINOR, as `pid` sees it; None if it is not an NFS mount or unreadable."""
     mount = parse_mount(read_text(f"/proc/{pid}/mountinfo"), device)
     if not mount:
         return None
@@ -23,7 +23,7 @@ def nfs_state(pid: Pid, device: str) -> StorageState | None:
 
 
 def parse_mount(text: str, device: str) -> str:
-    """Where an NFS file system is mounted, as /proc/PID/mountinfo and mountstats write it; empty if it is none."""
+    """Mount point of an NFS file system in the notation of mountinfo and mountstats; empty if it is not one."""
     for mount_line in proc_text.mountinfo(text):
         if mount_line.device == device:
             return mount_line.place if mount_line.kind in ("nfs", "nfs4") else ""
@@ -31,7 +31,10 @@ def parse_mount(text: str, device: str) -> str:
 
 
 def parse_counters(text: str, mount: str, device: str) -> StorageState | None:
-    """The sums over all connections of a mount, from /proc/PID/mountstats; repetitions count as in flight for ever."""
+    """Sums over all connections of a mount, from /proc/PID/mountstats.
+
+    Retransmitted requests count as in flight forever.
+    """
     sent = answered = 0
     found = here = False
     for line in text.split("\n"):

@@ -1,6 +1,6 @@
-"""Which of some files processes have open, read by this process or by another that is asked to; who holds a pipe.
+"""Which processes have certain files open, and which hold the other end of a pipe; read here or by another process.
 
-How many descriptors a process has, and how long their paths are, its program decides.
+The program decides how many descriptors it has and how long their paths are, so all reads are bounded.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.tunables.host import OPEN_FILES_CPU_S
 
 _MOST_LINKS = (512, 16_384)
-"""Of a process: so many of all, then the rest of those that have more. Devices are opened early, and the kernel lists
-descriptors by number."""
+"""Most descriptors of a process: the first number for every process, then the second for those that
+have more. Devices are opened early, and the kernel lists descriptors by number."""
 
 FileSearch = Callable[[Collection[Pid], Collection[str]], Mapping[Pid, frozenset[str]]]
-"""As `read`."""
+"""Signature of `read`, for the function that replaces it."""
 
 
 def read(
     pids: Collection[Pid], paths: Collection[str], proc: Path = PROC
 ) -> Mapping[Pid, frozenset[str]]:
-    """Those of `paths` that each process has open; one that cannot be read has none.
+    """For each process, those of `paths` that it has open; empty if it cannot be read.
 
-    One that was not reached within `OPEN_FILES_CPU_S` is not in it.
+    Processes not reached within `OPEN_FILES_CPU_S` are missing.
     """
     found: dict[Pid, frozenset[str]] = {}
     end_s = time.thread_time() + OPEN_FILES_CPU_S
@@ -54,7 +54,7 @@ def read(
 def pipe_holders(
     inodes: frozenset[Inode], pids: Iterable[Pid], limit_s: float
 ) -> dict[Inode, list[Pid]]:
-    """Processes among `pids` that hold the other end of each pipe or FIFO, as far as `limit_s` allows."""
+    """Pipe or FIFO -> those of `pids` that have its other end open, as far as `limit_s` seconds allow."""
     wanted = {f"pipe:[{inode}]": inode for inode in inodes}
     found: dict[Inode, list[Pid]] = {}
     end_s = time.monotonic() + limit_s
@@ -67,17 +67,17 @@ def pipe_holders(
 
 
 class OpenFiles:
-    """One for all of a program. Used by several threads."""
+    """The reader of open files of one program. Used by several threads."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._search: FileSearch = partial(read, proc=proc)
 
     def read_by(self, search: FileSearch) -> None:
-        """Have another process read, from now on."""
+        """From now on, read with `search`, which asks another process."""
         self._search = search
 
     def of(self, pids: Collection[Pid], paths: Collection[str]) -> Mapping[Pid, frozenset[str]]:
-        """As `read`; empty where it cannot be read now."""
+        """See `read`; empty if it cannot be read now."""
         return self._search(pids, paths) if pids and paths else {}
 
     def holders(self, pids: Collection[Pid], paths: Collection[str]) -> set[Pid]:

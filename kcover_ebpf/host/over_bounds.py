@@ -1,7 +1,7 @@
-"""What tenants made that was over its bound: how often, for the metrics of this process, and of which process.
+"""Counts what tenants created beyond a bound, for this process's metrics, and by which process.
 
-Thread-safe. `BOUNDS` lists all that there are. Whose it is is said in an Event: a controller says it of objects, and of
-what an agent found in a pod on its node (`agent.over_pods`), for agents write no Events.
+Thread-safe. `BOUNDS` lists all kinds. An Event names the owner. The controller writes it, both for objects and for
+what an agent found in a pod on its node (`agent.over_pods`), because agents write no Events.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ BOUNDS = {
     "sockets": "more TCP sockets of a pod than its share",
     "log": "a log that grows faster than it is read: the older part is skipped",
 }
-"""What may be over its bound, a label of `kcover_over_bound_total`, and what that means for people."""
+"""Kinds of bounds, which are values of a label of `kcover_over_bound_total`, with descriptions for
+users."""
 OF_PODS = ("descriptors", "mappings", "file", "processes", "threads", "sockets", "log")
-"""Those that an agent finds in the pods of its node."""
+"""Kinds that an agent finds in the pods of its node."""
 _LOCK = threading.Lock()
 _MOST_ADDED = 1 << 20
 _MOST_PIDS = 64
@@ -35,10 +36,10 @@ _PIDS: set[tuple[int, str]] = set()
 
 
 def count(what: str, pid: int | None = None) -> None:
-    """An object, process or file was over its bound, and is not kept or not whole.
+    """Record that an object, process or file exceeded its bound and was dropped or truncated.
 
-    `pid`: the process whose it is; None where it is an object, or of no process. Raises `KeyError` for any word that
-    `BOUNDS` does not have.
+    `pid`: the process that caused it; None for an object or if unknown. Raises `KeyError` for a kind that is not in
+    `BOUNDS`.
     """
     with _LOCK:
         _COUNTS[what] += 1
@@ -47,9 +48,9 @@ def count(what: str, pid: int | None = None) -> None:
 
 
 def drained() -> Mapping[str, object]:
-    """What was counted since the last call, for a process that is asked and serves no metrics; empty where nothing was.
+    """Everything counted since the last call, for a process without its own metrics server; empty if nothing was.
 
-    Counts by word, and `pids`: pairs of a process and a word.
+    It contains counts by kind, and `pids`: pairs of a process and a kind.
     """
     with _LOCK:
         found: dict[str, object] = {what: number for what, number in _COUNTS.items() if number}
@@ -61,7 +62,10 @@ def drained() -> Mapping[str, object]:
 
 
 def add(found: object) -> None:
-    """What another process has drained; it may have been taken over: whatever is no such count is passed over."""
+    """Add what another process has drained.
+
+    That process may have been taken over, so everything that is not a valid count is ignored.
+    """
     if not isinstance(found, dict):
         return
     pairs = found.get("pids")
@@ -77,7 +81,7 @@ def add(found: object) -> None:
 
 
 def taken_pids() -> frozenset[tuple[int, str]]:
-    """Processes of which something was over its bound since the last call, and what."""
+    """(process, kind) for each bound exceeded since the last call."""
     with _LOCK:
         found = frozenset(_PIDS)
         _PIDS.clear()
@@ -85,6 +89,6 @@ def taken_pids() -> frozenset[tuple[int, str]]:
 
 
 def counts() -> Mapping[str, int]:
-    """Since this process began, by what it was."""
+    """Kind -> count since this process began."""
     with _LOCK:
         return dict(_COUNTS)

@@ -1,9 +1,9 @@
-"""The texts of /proc/PID: stat, status, maps, mountinfo, syscall.
+"""Parsers for the files of /proc/PID: stat, status, maps, mountinfo, syscall.
 
-Alone here: what only needs these is started often, and imports little.
+A module by itself, because its users are started often and must import little.
 
-A program's name and the paths of what it maps may hold whatever else a text takes for the end of a line: status is
-split as bytes, and who reads maps opens it so that a newline alone ends a line.
+Process names and mapped paths may contain any character that `str.splitlines` splits at. So status is split as
+bytes, and callers open maps with newline as the only line end.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def split_stat(text: str) -> tuple[str, list[str]]:
-    """(name, words from the state on) of a stat line of /proc; the name may hold anything, also ")"."""
+    """(name, fields from the state on) of a stat line of /proc; the name may contain anything, also ")"."""
     head, _, rest = text.rpartition(")")
     return head.partition("(")[2], rest.split()
 
 
 def status_words(status: bytes, field: bytes) -> list[bytes]:
-    """The words of one field of a status file (proc_pid_status(5)); empty without it."""
+    """The words of one field of a status file (proc_pid_status(5)); empty if the field is missing."""
     for line in status.split(b"\n"):
         if line.startswith(field + b":"):
             return line.split()[1:]
@@ -32,7 +32,7 @@ def status_words(status: bytes, field: bytes) -> list[bytes]:
 
 
 def status_numbers(status: bytes, field: bytes) -> tuple[int, ...]:
-    """The same as decimal numbers."""
+    """The words of one field of a status file as decimal numbers; empty if the field is missing."""
     return tuple(map(int, status_words(status, field)))
 
 
@@ -40,25 +40,25 @@ _TIMER_VALUE = re.compile(r"^it_value: \((\d{1,18}), (\d{1,9})\)$", re.MULTILINE
 
 
 def timer_left_ns(fdinfo: str) -> int | None:
-    """Until a timer expires next, from its descriptor's fdinfo (proc_pid_fdinfo(5)); None for one that is not set."""
+    """Nanoseconds until a timer next expires, from its fdinfo (proc_pid_fdinfo(5)); None if it is not set."""
     found = _TIMER_VALUE.search(fdinfo)
     return None if found is None else int(found[1]) * NS + int(found[2]) or None
 
 
 class CodeMapping(NamedTuple):
-    """A mapping that may be executed, and has a name (proc_pid_maps(5))."""
+    """An executable mapping with a name (proc_pid_maps(5))."""
 
     start: int
     end: int
     offset: int
-    """In the file."""
+    """Offset in the mapped file, in bytes."""
     inode: int
     path: str
-    """In the process's own mount namespace; "[vdso]" and the like are no files."""
+    """Path in the process's own mount namespace; "[vdso]" and the like are not files."""
 
 
 def code_mappings(lines: Iterable[str]) -> Iterator[CodeMapping]:
-    """Those among the lines of a maps file."""
+    """The executable, named mappings among the lines of a maps file."""
     for line in lines:
         part = line.rstrip("\n").split(maxsplit=5)
         if len(part) == 6 and "x" in part[1]:
@@ -67,23 +67,26 @@ def code_mappings(lines: Iterable[str]) -> Iterator[CodeMapping]:
 
 
 class MountLine(NamedTuple):
-    """A line of mountinfo (proc_pid_mountinfo(5)); what may hold spaces is as written: see `unescaped`."""
+    """A line of mountinfo (proc_pid_mountinfo(5)).
+
+    Fields that may contain spaces are still escaped (see `unescaped`).
+    """
 
     id: str
     device: str
-    """MAJOR:MINOR."""
+    """MAJOR:MINOR of the file system."""
     root: str
     """The part of the file system that is mounted."""
     place: str
     options: str
     kind: str
-    """Type of the file system."""
+    """Type of the file system, such as "ext4"."""
     source: str
     super_options: str
 
 
 def mountinfo(text: str) -> Iterator[MountLine]:
-    """The lines of a mountinfo file that are whole."""
+    """The complete lines of a mountinfo file."""
     for line in text.split("\n"):
         before, _, after = line.partition(" - ")
         left, right = before.split(" "), after.split(" ")
@@ -92,22 +95,22 @@ def mountinfo(text: str) -> Iterator[MountLine]:
 
 
 def unescaped(word: str) -> str:
-    r"""Mount points and sources write space, tab, newline and backslash as \040 and the like."""
+    r"""Mount points and sources with \040 and the like replaced by space, tab, newline and backslash."""
     return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), word)
 
 
 class SyscallLine(NamedTuple):
-    """The text of /proc/PID/task/TID/syscall (proc_pid_syscall(5))."""
+    """The fields of /proc/PID/task/TID/syscall (proc_pid_syscall(5))."""
 
     number: int
-    """-1 outside a call."""
+    """Number of the system call; -1 if the thread is blocked outside one."""
     args: tuple[int, ...]
     sp: int
     ip: int
 
 
 def parse_syscall(text: str) -> SyscallLine | None:
-    """What the text says of a thread; None while it runs, or where nothing could be read."""
+    """The fields of the text; None while the thread runs, or if the text is empty."""
     words = text.split()
     if len(words) < 3:
         return None

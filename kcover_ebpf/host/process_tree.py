@@ -1,9 +1,8 @@
-"""A process and all its descendants, as the job under watch.
+"""A process and all its descendants, as the watched job.
 
-/proc is listed at each pass, but only processes that were not there before are read: a process
-changes its parent only when that one ends, and then it is known already. Missed are a process whose
-parent ended between its birth and the next pass, and one that got the number of a process that was
-there at the pass before.
+The pids in /proc are listed at each pass, but only new processes are read: a process changes its parent only when
+that parent ends, and by then it is known. Two kinds of processes are missed: those whose parent ended between their
+creation and the next pass, and those whose pid belonged to a process that existed at the previous pass.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from kcover_ebpf.host.procfs import every_process
 
 
 class Stat(NamedTuple):
-    """What identifies a process (proc_pid_stat(5))."""
+    """The fields of /proc/PID/stat that identify a process (proc_pid_stat(5))."""
 
     ppid: int
     start_ticks: int
-    """Start in clock ticks since boot; with the pid it is the identity of a process."""
+    """Start in clock ticks since boot; together with the pid it identifies a process."""
     alive: bool
-    """False for a zombie, unless threads of it still run."""
+    """False for a zombie, unless other threads of it still run."""
     group: int
-    """Number of its process group."""
+    """Process group id, in the pid namespace of the reader."""
 
 
 def read_stat(pid: int) -> Stat | None:
-    """Parent, start and liveness of a process; None if there is none."""
+    """Identity and liveness of a process; None if there is none."""
     try:
         _, words = split_stat(read_bytes(f"/proc/{pid}/stat").decode("utf-8", "replace"))
     except OSError:
@@ -42,26 +41,26 @@ def read_stat(pid: int) -> Stat | None:
 
 
 def is_same_alive(pid: int, start_ticks: int) -> bool:
-    """True while the process that has this number and start lives; costs one small file."""
+    """True while the process with this pid and start is alive; costs one read of a small file."""
     stat = read_stat(pid)
     return stat is not None and stat.alive and stat.start_ticks == start_ticks
 
 
 class Witness:
-    """One process of a job, known by a descriptor: to ask whether it lives costs one call and no file of /proc.
+    """A descriptor of one member of a job, so that checking that the job is alive costs one system call.
 
-    A descriptor stays that of its process when the number is used again (pidfd_open(2)); it can be read once the last
+    A descriptor stays with its process when the pid is reused (pidfd_open(2)). It becomes readable once the last
     thread of the process has ended.
     """
 
     def __init__(self) -> None:
         self.pid = 0
-        """0: none is held."""
+        """Pid of the process whose descriptor is open; 0: none."""
         self._fd: int | None = None
         self._ends = select.poll()
 
     def hold(self, pid: int) -> None:
-        """This one from now on, in place of the one before; one that is gone does not live."""
+        """Watch this process instead of the previous one; if it no longer exists, it counts as dead."""
         self.close()
         self.pid = pid
         with contextlib.suppress(OSError):
@@ -70,11 +69,11 @@ class Witness:
 
     @property
     def lives(self) -> bool:
-        """False for a zombie, unless threads of it still run, and where none is held."""
+        """False for a zombie, unless other threads of it still run, and if no process is watched."""
         return self._fd is not None and not self._ends.poll(0)
 
     def close(self) -> None:
-        """Hold none any more."""
+        """Close the descriptor; `lives` is False afterwards."""
         if self._fd is not None:
             self._ends.unregister(self._fd)
             os.close(self._fd)
@@ -85,7 +84,7 @@ class Witness:
 
 
 def living_in_group(group: int) -> int | None:
-    """A process of a process group that lives; None if there is none."""
+    """A live process of a process group; None if there is none."""
     for pid in every_process():
         stat = read_stat(pid)
         if stat is not None and stat.alive and stat.group == group:
@@ -94,7 +93,7 @@ def living_in_group(group: int) -> int | None:
 
 
 def check_pid(pid: int) -> None:
-    """Raise `UsageError`, saying what to ask for instead, unless `pid` is a live user process."""
+    """Raise `UsageError`, which says what to pass instead, unless `pid` is a live user process."""
     stat = read_stat(pid)
     if stat is None or not stat.alive:
         raise UsageError(f"no process {pid}; `ps -ef` lists them")
@@ -110,7 +109,7 @@ def check_pid(pid: int) -> None:
 
 
 def ancestors(pid: int) -> set[int]:
-    """`pid` and the chain of its parents."""
+    """`pid` and all its ancestors."""
     chain: set[int] = set()
     while pid > 0 and pid not in chain:
         chain.add(pid)
@@ -123,18 +122,18 @@ class PidTarget:
     """A process and its descendants, also those whose parent has died since the first pass."""
 
     def __init__(self, pid: int, name: str, exclude: frozenset[int] = frozenset()) -> None:
-        """`exclude`: the sensor's own processes; what they started is no part of the job either."""
+        """`exclude`: the sensor's own processes; their descendants are not part of the job either."""
         self.pid = pid
         self.name = name
         self._exclude = exclude
         self._seen: set[int] = set()
         self._members: dict[int, int] = {}
-        """pid -> start_ticks; an excluded root, too, so that its descendants are found."""
+        """pid -> start_ticks; contains an excluded root too, so that its descendants are found."""
         self._rooted = False
         self._witness = Witness()
 
     def pids(self) -> set[int]:
-        """Members now."""
+        """The current members; each call lists /proc."""
         self._forget_dead()
         listed = set[int](every_process())
         fresh = listed - self._seen
@@ -143,7 +142,7 @@ class PidTarget:
         return self._members.keys() - self._exclude
 
     def gone(self) -> bool:
-        """True when no member is left; one that lives is enough to know, so most calls are cheap."""
+        """True when no member is left. One live member is enough to know, so most calls are cheap."""
         if self._witness.lives:
             return False
         members = self.pids()
@@ -166,7 +165,7 @@ class PidTarget:
             waiting.append(self.pid)
         while waiting:
             pid = waiting.pop()
-            # An excluded child is the sensor itself, and its children are none of the job's.
+            # An excluded child is the sensor itself, and its children are not part of the job.
             if fresh[pid].alive and (pid == self.pid or pid not in self._exclude):
                 self._members[pid] = fresh[pid].start_ticks
                 waiting += children.get(pid, ())

@@ -1,4 +1,4 @@
-"""What /proc says about processes: who they are, and the clocks of this host. Reads only."""
+"""Reads processes and clocks of this host from /proc. Changes nothing."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _WORDS = 16
 _ENVIRON_BYTES = 256 * 1024
 _VALUE_LENGTH = 200
 _VALUE_BYTES = 4 * _VALUE_LENGTH
-"""A character of UTF-8 has four bytes at most."""
+"""A UTF-8 character has at most four bytes."""
 
 
 def boottime_ns() -> int:
-    """Now on CLOCK_BOOTTIME, the clock of all facts."""
+    """Current time on CLOCK_BOOTTIME, the clock of all facts."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
@@ -35,16 +35,16 @@ def unix_offset_s() -> float:
 
 
 def every_process() -> list[Pid]:
-    """All processes of this pid namespace, in the order of their numbers."""
+    """All processes of this pid namespace, in ascending order."""
     with os.scandir(PROC) as entries:
         return [Pid(int(entry.name)) for entry in entries if entry.name.isdecimal()]
 
 
 def read_process(pid: Pid, variables: Collection[str]) -> ProcessSeen | None:
-    """Who a process is, with those of `variables` that its environment sets.
+    """The identity of a process, with those of `variables` that its environment sets.
 
-    None if it is gone, or has no words: it is a zombie, or in the midst of an exec, and may be asked
-    again.
+    None if it no longer exists or has no command line: then it is a zombie or is executing a program, and may be
+    read again.
     """
     folder = PROC / str(pid)
     try:
@@ -74,14 +74,14 @@ def read_process(pid: Pid, variables: Collection[str]) -> ProcessSeen | None:
 
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel/", "/dev/infiniband/uverbs")
 _MOST_FILES = 16384
-"""Descriptors that are read of one process: some 2 us each. The kernel lists them by number, and devices are opened
-early."""
+"""Most descriptors read of one process, at some 2 us each. The kernel lists them by number, and
+devices are opened early."""
 _MOST_DEVICES, _MOST_NAME = 256, 256
-"""Of one process, and of the name of one: a container may give any file such a name."""
+"""Most devices of one process, and most characters of a name: a container can give any file such a name."""
 
 
 def open_among(pid: Pid, paths: Collection[str], proc: Path = PROC) -> frozenset[str]:
-    """Those of `paths` that a process has open among its first descriptors; none where these cannot be read."""
+    """Those of `paths` that a process has open among its first descriptors; empty if these cannot be read."""
     try:
         found, _ = bounded.links(proc / str(pid) / "fd", _MOST_FILES)
     except OSError:
@@ -90,9 +90,10 @@ def open_among(pid: Pid, paths: Collection[str], proc: Path = PROC) -> frozenset
 
 
 def open_devices(pid: Pid) -> frozenset[str] | None:
-    """Files of GPUs, accelerators and RDMA devices that a process has open, as it named them.
+    """Paths of GPU, accelerator and RDMA devices that a process has open, as it named them.
 
-    None if it is gone, or has more descriptors than are read and none of these is one: then it is not known.
+    None if unknown: the process no longer exists, or it has more descriptors than are read and none of those is a
+    device.
     """
     try:
         links, is_cut = bounded.links(PROC / str(pid) / "fd", _MOST_FILES)
@@ -108,25 +109,25 @@ def open_devices(pid: Pid) -> frozenset[str] | None:
 
 
 def start_ns(pid: Pid) -> int | None:
-    """Boottime at which a process began, early by at most a clock tick (10 ms); None if it is gone or a zombie.
+    """Boottime at which a process started, early by at most a tick (10 ms); None for a zombie or if there is none.
 
     Reads a file that takes no lock of the process's memory, so it never blocks.
     """
     text = bounded.read_text(PROC / str(pid) / "stat")
     if not text:
         return None
-    # with a zombie leader the other threads may live, and then the sampler sees them
+    # other threads may outlive a zombie leader; then the sampler sees them
     return None if split_stat(text)[1][0] in "ZX" else parse_stat(text)[2]
 
 
 def parse_stat(text: str) -> tuple[str, Pid, int]:
-    """(name, parent, start in boottime ns) of a /proc/PID/stat line; the name may hold anything, also ")"."""
+    """(name, parent, start in boottime ns) of a /proc/PID/stat line; the name may contain anything, also ")"."""
     comm, words = split_stat(text)
     return comm, Pid(int(words[1])), int(words[19]) * _TICK_NS
 
 
 def comm(pid: int, proc: Path = PROC) -> str:
-    """The name of a process; empty if it is gone or unreadable. It may hold whatever ends a line."""
+    """Name of a process; empty if unreadable. It may contain line separators."""
     try:
         raw = bounded.read_bytes(proc / str(pid) / "comm")
     except OSError:
@@ -135,27 +136,27 @@ def comm(pid: int, proc: Path = PROC) -> str:
 
 
 def boot_id() -> str:
-    """The kernel's random name of this boot (proc_sys_kernel(5)); raises `OSError`."""
+    """Random id of this boot (proc_sys_kernel(5)); raises `OSError`."""
     return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def task_state(pid: int, tid: int | None = None) -> str:
-    """The letter of a process's first thread, or of one of its threads; empty for one that is gone."""
+    """State letter of a process's first thread, or of another of its threads; empty if it no longer exists."""
     task = f"{pid}" if tid is None else f"{pid}/task/{tid}"
     text = bounded.read_text(PROC / task / "stat")
     return split_stat(text)[1][0] if text else ""
 
 
 def is_dying(pid: Pid) -> bool:
-    """True for a process that runs no more user code: it is gone, a zombie, or SIGKILL is pending for it.
+    """True if a process runs no more user code: it no longer exists, is a zombie, or SIGKILL is pending for it.
 
-    What is in an uninterruptible call still ends that call (proc_pid_status(5): SigPnd of its first thread, ShdPnd).
+    An uninterruptible call in progress still has to end (proc_pid_status(5): SigPnd of its first thread, ShdPnd).
     """
     try:
         status = bounded.read_bytes(PROC / str(pid) / "status")
     except OSError:
         return True
-    # a first thread that has ended leaves the others running
+    # other threads continue after the first one has ended
     if status_words(status, b"State")[:1] in ([b"Z"], [b"X"]) and status_numbers(
         status, b"Threads"
     ) in ((), (0,), (1,)):
@@ -165,7 +166,7 @@ def is_dying(pid: Pid) -> bool:
 
 
 def namespace_numbers(pid: int, tid: int | None = None) -> tuple[int, ...]:
-    """Its numbers in nested pid namespaces, ours first; empty once it is gone, or where it cannot be read."""
+    """Its process ids in nested pid namespaces, ours first; empty if it cannot be read."""
     task = f"{pid}" if tid is None else f"{pid}/task/{tid}"
     try:
         return status_numbers(bounded.read_bytes(PROC / task / "status"), b"NSpid")
@@ -174,7 +175,7 @@ def namespace_numbers(pid: int, tid: int | None = None) -> tuple[int, ...]:
 
 
 def process_of(tid: int) -> Pid | None:
-    """The process that a thread belongs to; None once it is gone, or where it cannot be read."""
+    """The process that a thread belongs to; None if it cannot be read."""
     try:
         numbers = status_numbers(bounded.read_bytes(PROC / f"{tid}" / "status"), b"Tgid")
     except OSError:
@@ -183,7 +184,7 @@ def process_of(tid: int) -> Pid | None:
 
 
 def thread_ids(pid: int, most: int) -> list[Tid]:
-    """Threads of a process, here, at most so many; empty once it is gone."""
+    """At most `most` threads of a process, by their ids here; empty if it no longer exists."""
     try:
         with os.scandir(PROC / f"{pid}" / "task") as entries:
             return sorted(Tid(int(entry.name)) for entry in islice(entries, most))
@@ -194,7 +195,7 @@ def thread_ids(pid: int, most: int) -> list[Tid]:
 def parse_environ(raw: bytes, variables: Collection[str]) -> dict[str, str]:
     """The wanted variables of an environment block; values are cut at 200 characters.
 
-    The block is searched for each of them: a program may have hundreds of thousands of variables.
+    The block is searched once for each variable, because a program may have hundreds of thousands of them.
     """
     found = {}
     block = b"\0" + raw

@@ -1,9 +1,9 @@
-"""Files of a watched process, as it sees them, opened without being led elsewhere.
+"""Opens files of a watched process in its own mount namespace, without following links.
 
-The path is walked from the process's own root, one folder after the other, and no symbolic link is followed: a link in
-a container would be resolved outside of it. What is opened is a file or pipe of the process's own user, and never
-opened before that is known, for opening a device does things. All this may block for ever on a file system that does
-not answer, so a worker does it (`read_workers`).
+The path is walked from the root of the process, folder by folder. No symbolic link is followed, because a
+container's link would be resolved outside the container. Only files and pipes of the process's own user are opened,
+and that is checked first, because opening a device can have effects. Every call may block forever if the file
+system does not answer, so callers use a worker (`read_workers`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from kcover_ebpf.host.proc_text import status_numbers
 from kcover_ebpf.ids import Pid
 
 FileIdentity = tuple[int, int, int, int] | None
-"""Device, inode, time of the last change (ns) and size (bytes) of a file, by which another one is known; None: none."""
+"""Device, inode, time of the last change (ns) and size (bytes), to tell files and versions apart;
+None: no file."""
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _OF_THE_KERNEL = {
@@ -33,20 +34,20 @@ _OF_THE_KERNEL = {
     0xDE5E81E4: "efivarfs",
     0x62656570: "configfs",
 }
-"""Magic numbers of include/uapi/linux/magic.h. In a container of the node's root user such a file belongs to its user:
-a register of a device, or a process's memory."""
+"""File systems of the kernel by magic number (include/uapi/linux/magic.h). A container that runs as
+the node's root owns files there, such as registers of a device or the memory of a process."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _STRUCT_BYTES = 256
-"""More than struct statfs has on 64-bit architectures, where it begins with the magic number, a word."""
+"""Larger than struct statfs on 64-bit architectures; the magic number is its first word."""
 
 
 class RankFileError(OSError):
-    """It is not what it should be; the message says what it is."""
+    """The file is not of the expected kind; the message says what it is."""
 
 
 def opened(pid: Pid, path: str, flags: int, *, pipe: bool) -> int:
-    """A descriptor of a pipe, or else a regular file; raises `RankFileError`, or the `OSError` of the kernel."""
+    """A descriptor of a regular file, or of a pipe if asked for; raises `RankFileError`, or the kernel's `OSError`."""
     found = _found(pid, path)
     try:
         status = os.fstat(found)
@@ -56,14 +57,14 @@ def opened(pid: Pid, path: str, flags: int, *, pipe: bool) -> int:
             raise RankFileError(f"{path} belongs to another user")
         if (kind := _magic_of(found)) in _OF_THE_KERNEL:
             raise RankFileError(f"{path} is on {_OF_THE_KERNEL[kind]}")
-        # the same file, whatever the path leads to by now
+        # the same file, even if the path leads elsewhere by now
         return os.open(f"/proc/self/fd/{found}", flags | os.O_NONBLOCK | os.O_CLOEXEC)
     finally:
         os.close(found)
 
 
 def opened_folder(pid: Pid, path: str) -> int:
-    """A descriptor of a folder of the process's own user; raises as `opened`."""
+    """A descriptor of a folder that belongs to the process's own user; raises as `opened`."""
     found = _found(pid, path)
     try:
         status = os.fstat(found)
@@ -78,7 +79,7 @@ def opened_folder(pid: Pid, path: str) -> int:
 
 
 def identity_of(pid: Pid, path: str) -> FileIdentity:
-    """Of a regular file as it is; raises `OSError`."""
+    """Identity of the current version of a regular file; raises `OSError`."""
     try:
         file = opened(pid, path, os.O_RDONLY, pipe=False)
     except FileNotFoundError:
@@ -110,12 +111,12 @@ def _found(pid: Pid, path: str) -> int:
 
 
 def _user(pid: Pid) -> int:
-    """The user as whom the process creates files (the fourth number in /proc/PID/status)."""
+    """User id with which the process creates files (the fourth number of Uid in /proc/PID/status)."""
     return status_numbers(bounded.read_bytes(procfs.PROC / str(pid) / "status"), b"Uid")[3]
 
 
 def _magic_of(descriptor: int) -> int:
-    """The number of the file system (statfs(2)) of a file, which may be open by O_PATH; raises `OSError`."""
+    """Magic number of the file system of a file (statfs(2)), which may be open with O_PATH; raises `OSError`."""
     buffer = (ctypes.c_ulong * (_STRUCT_BYTES // 8))()
     if _LIBC.fstatfs(descriptor, ctypes.byref(buffer)) != 0:
         number = ctypes.get_errno()

@@ -1,11 +1,12 @@
-"""Reads that may never return, in threads that may be left behind.
+"""Runs reads that may block forever in worker threads that can be abandoned.
 
-Reading the memory, command line or environment of a process blocks for as long as something in the kernel holds
-its memory lock, which a call into a driver or a file system that does not answer may do for ever; a file of sysfs
-waits for firmware. So whoever must continue asks here, and takes what is there.
+Reading the memory, command line or environment of a process blocks while its memory lock is taken. A call into a
+hanging driver or file system can keep that lock forever. A file of sysfs waits for firmware. So a caller that must
+not block requests reads here, and takes those that are done.
 
-One thread reads, and when a read is slow another one takes over: threads that are awake together hand Python's lock
-to each other at every call of the kernel, and threads that wait at one queue wake each other for nothing.
+Normally one thread reads; when a read is slow, another thread takes over. More threads would only cost time:
+threads that run together pass Python's lock to each other at every system call, and threads that wait at one queue
+wake each other for nothing.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.tunables.host import READ_SLOW_S, READ_STUCK_S
 
 _MOST_THREADS = 16
-"""Two for each rank of a node with eight GPUs. Each stuck one is a thread of ours in state D."""
+"""Two for each rank of a node with eight GPUs. Each blocked one is a thread of ours in state D."""
 
 _Calls = SimpleQueue[bool]
-"""Each wakes one thread; False ends it."""
+"""Each item wakes one thread; False ends it."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -40,23 +41,23 @@ class _Task(Generic[_Key, _Value]):
 
 
 class Readers(Generic[_Key, _Value]):
-    """At most one read of each key is under way. Used by one thread; its own live until `close`."""
+    """Runs at most one read per key at a time. Used by one thread; its own threads live until `close`."""
 
     def __init__(self, name: str) -> None:
-        """`name`: of the threads."""
+        """`name`: prefix of the names of its threads."""
         self._name = name
         self._tasks: dict[_Key, _Task[_Key, _Value]] = {}
         self._asked: deque[_Task[_Key, _Value]] = deque()
         self._done: deque[tuple[_Task[_Key, _Value], _Value | None]] = deque()
         self._idle: SimpleQueue[None] = SimpleQueue()
-        """One for each time that there was nothing more to read."""
+        """Gets an item each time that nothing is left to read."""
         self._calls: _Calls | None = None
-        """Of the thread that reads what is asked; None before the first."""
+        """Queue of the thread that reads now; None before the first read."""
         self._running: dict[_Calls, _Task[_Key, _Value]] = {}
-        """What each thread reads now: that one, and those that it took over from."""
+        """What each thread reads now: the current one, and slow ones that it took over from."""
 
     def ask(self, key: _Key, read: Callable[[], _Value]) -> bool:
-        """Begin a read; False if one of this key is under way, or all threads are stuck."""
+        """Request a read; False if one with this key is in progress, or all threads are blocked."""
         if key in self._tasks or not self._has_thread():
             return False
         task = self._tasks[key] = _Task(key, read)
@@ -65,12 +66,12 @@ class Readers(Generic[_Key, _Value]):
         return True
 
     def take(self, wanted: Collection[_Key], timeout_s: float) -> list[tuple[_Key, _Value | None]]:
-        """All that is done, None for what could not be read; waits for `wanted` alone."""
+        """All results, with None for a failed read; waits only for those in `wanted`."""
         found: list[tuple[_Key, _Value | None]] = []
         waiting = set(wanted) & self._tasks.keys()
         deadline_s = time.monotonic() + timeout_s
         while self._tasks:
-            # what was asked before may wait behind what is slow now
+            # a request made earlier may wait behind one that is slow now
             if self._asked and self._has_thread():
                 self._call()
             while not self._idle.empty():
@@ -92,7 +93,7 @@ class Readers(Generic[_Key, _Value]):
                 yield task.key, value
 
     def stuck(self) -> dict[_Key, float]:
-        """Keys whose reads are under way for longer than `READ_STUCK_S`, and since when (monotonic)."""
+        """Keys whose reads have taken longer than `READ_STUCK_S`, and since when (monotonic)."""
         now_s = time.monotonic()
         return {
             task.key: task.began_s
@@ -102,21 +103,21 @@ class Readers(Generic[_Key, _Value]):
 
     @property
     def is_asking(self) -> bool:
-        """Some read is under way, or its result was not taken yet."""
+        """True while a read is in progress or its result was not taken yet."""
         return bool(self._tasks)
 
     def is_asked(self, key: _Key) -> bool:
-        """A read of this key is under way, or its result was not taken yet."""
+        """True while a read of this key is in progress or its result was not taken yet."""
         return key in self._tasks
 
     def forget(self, key: _Key) -> None:
-        """What is being read of this key is not wanted any more."""
+        """Drop the result of a read of this key, also if it is still in progress."""
         task = self._tasks.pop(key, None)
         if task is not None:
             task.dropped = True
 
     def close(self) -> None:
-        """Nothing is asked any more: the threads end, those that are stuck once they return."""
+        """Accept no more requests. The threads end; blocked ones do so once they return."""
         self._asked.clear()
         if self._calls is not None:
             self._calls.put(False)
@@ -127,7 +128,7 @@ class Readers(Generic[_Key, _Value]):
             self._calls.put(True)
 
     def _has_thread(self) -> bool:
-        """Let another thread take over if the one that reads is slow; False where there can be no more."""
+        """Let another thread take over if the current one is slow; False if no more threads are allowed."""
         if self._calls is not None:
             task = self._running.get(self._calls)
             if task is None or time.monotonic() - task.began_s < READ_SLOW_S:
@@ -142,12 +143,12 @@ class Readers(Generic[_Key, _Value]):
             return False
         before, self._calls = self._calls, calls
         if before is not None:
-            before.put(False)  # it may have returned in this moment, and would wait for ever
+            before.put(False)  # it may have returned at this moment, and would wait forever
         return True
 
     def _work(self, calls: _Calls) -> None:
         while calls.get():
-            # a thread that was slow may return in this moment, and take the last one
+            # a thread that was slow may return at this moment, and take the last request
             with contextlib.suppress(IndexError):
                 while self._calls is calls:
                     self._read(self._asked.popleft(), calls)

@@ -1,8 +1,8 @@
-"""The stacks of a thread that waits, read without stopping it: the kernel's, and its own return addresses.
+"""Reads the stacks of a waiting thread without stopping it: kernel functions, and user return addresses.
 
-User frames: without frame pointers an exact unwinding needs the unwind tables of every library.
-Instead each word of the stack that points behind a call instruction is taken as a return address;
-some are left over from earlier calls.
+Without frame pointers, exact unwinding of user frames needs the unwind tables of every library. Instead, each word
+of the stack that points behind a call instruction counts as a return address; some of them are left over from
+earlier calls.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from kcover_ebpf.ids import Pid, Tid
 _STACK_BYTES = 16384
 _MOST = 48
 _KERNEL_LINE = re.compile(r"\[<[0-9a-f]+>\] (\S+?)(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?(?: \[(\S+)\])?$")
-# arch/x86: what is on the stack between the system call and the function that waits
+# arch/x86: frames between the system call and the function that waits
 _ENTRY = frozenset({"do_syscall_64", "entry_SYSCALL_64_after_hwframe", "el0t_64_sync", "el0_svc"})
 
 
 def kernel_frames(pid: Pid, tid: Tid) -> tuple[str, ...]:
-    """Functions, innermost first; empty while it runs, or without CAP_SYS_ADMIN."""
+    """Functions, innermost first; empty while the thread runs, or without CAP_SYS_ADMIN."""
     return parse_kernel_stack(read_text(f"/proc/{pid}/task/{tid}/stack"))
 
 
 def parse_kernel_stack(text: str) -> tuple[str, ...]:
-    """From the text of /proc/PID/task/TID/stack."""
+    """Function names in the text of /proc/PID/task/TID/stack, innermost first."""
     found = []
     for line in text.splitlines():
         match = _KERNEL_LINE.match(line.strip())
@@ -39,7 +39,7 @@ def parse_kernel_stack(text: str) -> tuple[str, ...]:
 
 
 def return_addresses(pid: Pid, tid: Tid, machine: str) -> tuple[int, ...]:
-    """Where the thread is and was called from, innermost first; empty while it runs or if unreadable."""
+    """Current address and return addresses of the thread, innermost first; empty while it runs or if unreadable."""
     line = proc_text.parse_syscall(read_text(f"/proc/{pid}/task/{tid}/syscall"))
     if line is None:
         return ()
@@ -67,7 +67,7 @@ def follows_call(before: bytes, machine: str) -> bool:
     if machine == "x86_64":
         if before[3] == 0xE8:
             return True
-        # FF /2 with its operand: 2 to 7 bytes, in front of them perhaps a prefix
+        # FF /2 with its operand: 2 to 7 bytes, possibly after a prefix
         return any(
             before[8 - size] == 0xFF and (before[9 - size] >> 3) & 7 == 2
             for size in (2, 3, 4, 6, 7)

@@ -1,9 +1,9 @@
 """The user stack of a waiting thread as a list of code words, read without stopping it.
 
-Words of the 2 KiB above the stack pointer that point into executable mappings are named
-module+offset: no frame pointers, no symbols, equal across the ranks of a job whatever the address
-randomisation (measured, docs/decisions/0003). Some words are left over from earlier calls; a
-comparison must allow for that.
+Each word in the 2 KiB above the stack pointer that points into an executable mapping becomes module+offset. This
+needs neither frame pointers nor symbols, and the words are equal across the ranks of a job despite address
+randomisation (measured, docs/decisions/0003). Some words are left over from earlier calls; a comparison must allow
+for that.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ _U64 = (1 << 64) - 1
 
 
 _MOST_MAPPINGS = 2048
-"""Executable ones of a process, joined where they follow each other: an interpreter with PyTorch has 300 to 900."""
+"""Most executable mappings of a process, with adjacent ones joined: an interpreter with PyTorch has
+300 to 900."""
 _MOST_MAPS_BYTES = 8 << 20
-"""Of one maps file: some 80,000 mappings."""
+"""Most bytes of a maps file: some 80,000 mappings."""
 _MOST_KEPT = 262_144
-"""Mappings of all processes: 10 MiB."""
+"""Most remembered mappings of all processes: 10 MiB."""
 
 
 @dataclass(slots=True)
@@ -46,15 +47,16 @@ class _Maps:
     names: list[str]
     bases: array[int]
     code: list[bytes]
-    """As of `_code_size`, before they were read."""
+    """Result of `_code_size` before the mappings were read."""
     checked_s: float
-    """When they were last seen to be up to date."""
+    """When they were last known to be up to date."""
 
     def are_due(self, pid: Pid, now_s: float) -> bool:
-        """True if they are to be read again."""
+        """True if the mappings must be read again."""
         if now_s - self.checked_s <= MAPS_AGE_S:
             return False
-        # 20 times cheaper than the mappings of a training; what is replaced by code of equal size is found later
+        # 20 times cheaper than reading the mappings of a training; code replaced by code of equal
+        # size is noticed later
         if now_s - self.read_s > MAPS_LONGEST_S or _code_size(pid) != self.code:
             return True
         self.checked_s = now_s
@@ -65,10 +67,10 @@ class ProcessMemory:
     """Reads the stacks of other processes; remembers their executable mappings for some seconds. Thread-safe."""
 
     def __init__(self, machine: str | None = None) -> None:
-        """`machine` is what `os.uname().machine` says; None: this one."""
+        """`machine`: as `os.uname().machine` reports it; None: this one."""
         self._machine = machine or os.uname().machine
         self._maps: OrderedDict[Pid, _Maps] = OrderedDict()
-        """The one read last at the end."""
+        """Mappings by process; the most recently read one is last."""
         self._kept_count = 0
         self._lock = threading.Lock()
 
@@ -83,13 +85,13 @@ class ProcessMemory:
         return tuple(word for word in found if word)
 
     def modules(self, pid: Pid) -> tuple[Module, ...]:
-        """The executable mappings, read anew; empty if they cannot be read."""
+        """The executable mappings, always reread; empty if they cannot be read."""
         maps = self._keep(pid)
         found = zip(maps.starts, maps.ends, maps.names, strict=True)
         return tuple(Module(*pair) for pair in found)
 
     def forget(self, pid: Pid) -> None:
-        """Drop what was remembered about a process."""
+        """Drop the remembered mappings of a process."""
         with self._lock:
             self._drop(pid)
 
@@ -115,16 +117,16 @@ class ProcessMemory:
 
 
 def address(value: int, machine: str) -> int:
-    """The address in a pointer as it lies on a stack.
+    """The address in a pointer that was stored on a stack.
 
-    On arm64 a return address may carry a signature (pointer authentication), and any pointer a tag, in the
-    bits above the 48 of a user address (Arm ARM D8.10; kernel: Documentation/arch/arm64/memory.rst).
+    On arm64, the bits above the 48 of a user address may hold a signature (pointer authentication) in a return
+    address, and a tag in any pointer (Arm ARM D8.10; kernel: Documentation/arch/arm64/memory.rst).
     """
     return value & _ADDRESS_MASK if machine in _SIGNED else value
 
 
 def read_memory(pid: Pid, address: int, size: int) -> bytes:
-    """Bytes of another process's memory; empty (or short) where it cannot be read."""
+    """Bytes of another process's memory; empty or shorter if it cannot be read."""
     try:
         fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -145,7 +147,7 @@ def _word(maps: _Maps, value: int) -> str | None:
 
 
 def _code_size(pid: Pid) -> list[bytes]:
-    """The size of all executable mappings beside the program's own (`VmLib`: mm_struct.exec_vm); empty: unknown."""
+    """Size of all executable mappings but the program's own (`VmLib`: mm_struct.exec_vm); empty if unknown."""
     try:
         return status_words(bounded.read_bytes(f"/proc/{pid}/status"), b"VmLib")
     except OSError:
@@ -159,7 +161,8 @@ def _read_maps(pid: Pid) -> _Maps:
     try:
         for code_mapping in code_mappings(bounded.lines(f"/proc/{pid}/maps", _MOST_MAPS_BYTES)):
             name = basename(code_mapping.path)[:32]
-            # what lies before the mapping of a file's beginning is another mapping's: modulo, as addresses are
+            # anything before the mapping of a file's beginning belongs to another mapping: modulo,
+            # as for addresses
             base = (code_mapping.start - code_mapping.offset) & _U64
             last = len(maps.starts) - 1
             if last >= 0 and (maps.ends[last], maps.names[last], maps.bases[last]) == (

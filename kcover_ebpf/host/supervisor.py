@@ -1,11 +1,11 @@
-"""The supervisor: a small process between sensor and job, which outlives the sensor if it must.
+"""The supervisor: a small process between sensor and job, which can outlive the sensor.
 
-It starts the job in its control group with all the privileges of the user who asked (the sensor drops
-its own), ends it when asked to, and removes the group when the job is gone, however the sensor
-ended. If the sensor dies without a message, the job lives on to its end. It is forked before anything
-big is loaded; `host.supervisor_client` is the sensor's side of it.
+It starts the job in a control group with all privileges of the user (the sensor drops its own) and ends it on
+request. It removes the group when the job has ended, however the sensor ended. If the sensor dies without a message,
+the job runs to its end. The supervisor is forked before anything large is loaded; `host.supervisor_client` is the
+sensor's side of it.
 
-Orders, one JSON text a packet:
+Orders, one JSON text per packet:
     {"do": "start"}
     {"do": "end", "ask": BOOL, "grace_s": S}
     {"do": "kill"}
@@ -42,7 +42,7 @@ from kcover_ebpf.tunables.host import (
 )
 
 GROUP_PREFIX = "kcover-run"
-"""The control group of a job is named after this and the pid of its sensor."""
+"""Prefix of the name of a job's control group; the pid of its sensor follows."""
 _IGNORED = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -56,35 +56,36 @@ _PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
 
 
 class Killable(Protocol):
-    """What the supervisor may end."""
+    """The processes that the supervisor may end."""
 
     def pids(self) -> set[int]:
-        """Members now."""
+        """The current members; empty once all have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What a supervisor starts and ends."""
+    """What a supervisor starts or watches, and may end."""
 
     argv: tuple[str, ...] = ()
-    """The job's command; empty when a job is only watched."""
+    """Command of the job; empty when a running job is watched."""
     output_to_stderr: bool = False
-    """The job's standard output goes where our standard error goes."""
+    """Redirect the job's standard output to our standard error."""
     watched_pid: int | None = None
-    """First process of a running job, where there is no command."""
+    """First process of a running job; None if there is a command."""
     watched_group: Path | None = None
-    """Control group of a running job, where there is no command."""
+    """Control group of a running job; None if there is a command."""
 
 
 def keep(charge: Charge, sensor: socket.socket) -> None:
-    """Be the supervisor until the sensor is gone and the job, too."""
+    """Run as the supervisor until both the sensor and the job have ended."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     supervisor = _Supervisor(charge, sensor)
     try:
         supervisor.serve()
     finally:
         if supervisor.group is not None:
-            # A process leaves cgroup.procs before it leaves the group: the kernel may say EBUSY.
+            # A process leaves cgroup.procs before it leaves the group, so rmdir may fail with EBUSY
+            # for a moment.
             deadline = time.monotonic() + GROUP_REMOVE_S
             while not cgroups.remove(supervisor.group) and time.monotonic() < deadline:
                 time.sleep(SUPERVISOR_POLL_S / 10)
@@ -96,7 +97,7 @@ class _Supervisor:
         self._sensor: socket.socket | None = sensor
         self._signals = {number: signal.getsignal(number) for number in _IGNORED}
         self._process_group = os.getpgrp()
-        # A process group of our own: a signal to the sensor's whole group must not end us with it.
+        # A separate process group: a signal to the sensor's whole group must not end us with it.
         os.setpgid(0, 0)
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
@@ -111,7 +112,7 @@ class _Supervisor:
         self._kill_count = 0
         self._ending = False
         self._stuck = False
-        """Killed processes are still there; nothing more can be done but wait."""
+        """Killed processes have not ended; the only thing left is to wait."""
         self._restore = ""
         self._target = self._choose_target()
 
@@ -121,7 +122,8 @@ class _Supervisor:
             return process_tree.PidTarget(self._charge.watched_pid, "job", ours)
         if (group := self.group or self._charge.watched_group) is not None:
             return cgroups.CgroupTarget(group, "job", ours)
-        # No group of our own here; we are the subreaper of orphans, so our tree is the job.
+        # The job has no control group. As subreaper we adopt its orphans, so our descendants are
+        # the job.
         return process_tree.PidTarget(os.getpid(), "job", ours)
 
     def serve(self) -> None:
@@ -148,7 +150,7 @@ class _Supervisor:
         return bool(self._charge.argv and self._target.pids())
 
     def _patience_ms(self) -> float | None:
-        """None (until an order or the end of a child) unless time itself is waited for."""
+        """Milliseconds that a poll may take; None: until an order arrives or a child ends."""
         if self._stuck:
             return SUPERVISOR_POLL_STUCK_S * 1000
         if self._kill_at is not None or self._code is not None:
@@ -166,7 +168,7 @@ class _Supervisor:
 
     def _report(self, report: dict[str, Any]) -> None:
         if self._sensor is not None:
-            with contextlib.suppress(OSError):  # a dead sensor: the poll shows it, too
+            with contextlib.suppress(OSError):  # if the sensor has died, the poll reports it too
                 self._sensor.send(json.dumps(report).encode())
 
     def _obey(self, order: dict[str, Any]) -> None:
@@ -192,21 +194,21 @@ class _Supervisor:
             child = subprocess.Popen(
                 self._charge.argv,
                 stdout=2 if self._charge.output_to_stderr else None,
-                close_fds=False,  # ours close on exec; what the user passed down is for the job
+                close_fds=False,  # our descriptors close on exec; those that the user passed are for the job
                 preexec_fn=self._become_job,  # noqa: PLW1509 - this process has one thread
             )
         except (OSError, subprocess.SubprocessError) as error:
             self._report({"is": "failed", "why": getattr(error, "strerror", None) or str(error)})
             return
         self._main = child.pid
-        child.returncode = 0  # we reap it ourselves, with the orphans
+        child.returncode = 0  # we reap it ourselves, together with the orphans
         self._report({"is": "started", "pid": child.pid})
 
     def _become_job(self) -> None:
-        """Between fork and exec: all as the user's shell would have made it, but in our group."""
+        """Set up the child between fork and exec as the user's shell would have, but in the job's group."""
         if self.group is not None:
             cgroups.join(self.group)
-        os.setpgid(0, self._process_group)  # so that the terminal stays the job's
+        os.setpgid(0, self._process_group)  # so that the terminal stays with the job
         for number, action in self._signals.items():
             ignored = action is signal.SIG_IGN
             signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
@@ -234,7 +236,7 @@ class _Supervisor:
             self._main = self._code = self._kill_at = None
             self._stuck = False
         elif self._ending:
-            # The first process heard the user's Ctrl-C; what it left behind did perhaps not.
+            # The first process got the user's Ctrl-C; its remaining children may not have.
             self._ending = False
             terminate.ask_to_end(self._target.pids)
         elif self._kill_at is None and not self._stuck:
@@ -244,7 +246,7 @@ class _Supervisor:
         self._kill_count = len(self._target.pids())
         group = self.group or self._charge.watched_group
         if group is not None and cgroups.processes(group) - self._target.pids():
-            group = None  # the sensor lives in it, too
+            group = None  # the sensor is in this group too
         left = terminate.kill_whole(self._target.pids, group, KILL_WAIT_S)
         self._kill_at = None
         self._stuck = bool(left)
@@ -252,7 +254,7 @@ class _Supervisor:
         self._report({"is": "killed", "left": sorted(left)})
 
     def _live_on(self) -> None:
-        """The sensor is gone: give the terminal and its pipes back, and stay only for the job."""
+        """The sensor is gone: close the terminal and its pipes, and stay only for the job."""
         self._sensor = None
         if self._restore:
             with contextlib.suppress(OSError):

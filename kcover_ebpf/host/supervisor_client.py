@@ -1,7 +1,6 @@
-"""The sensor's side of the supervisor (`host.supervisor`): start the job, end it, learn how it ended.
+"""The sensor's side of the supervisor (`host.supervisor`): starts the job, ends it, and learns how it ended.
 
-`Supervisor.fork` must be called before anything is loaded, opened or threaded that the job must not
-hold.
+Call `Supervisor.fork` before anything is loaded, opened or threaded that the job must not inherit.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ class Supervisor:
     """A running supervisor, and what it has reported so far."""
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
-        """Use `Supervisor.fork`."""
+        """Takes ownership of a running supervisor; use `Supervisor.fork` instead."""
         self.pid = pid
         self.group: Path | None = None
-        """The job's own control group; None where the host does not let us make one."""
+        """Control group of the job; None if the host does not allow one."""
         self.job_pid: int | None = None
         self.job_code: int | None = None
-        """How its first process ended: exit code, or minus the signal; None while the job lives."""
+        """How its first process ended: exit code, or minus the signal; None while it runs."""
         self.left_behind_count = 0
         """Processes that had to be killed after the job's first process had ended."""
         self.unkillable: tuple[int, ...] = ()
-        """Pids that were killed but do not die."""
+        """Pids that were killed but do not end."""
         self.lost = False
-        """The supervisor itself died; nothing more will be heard of the job."""
+        """True if the supervisor itself died; there will be no more reports about the job."""
         self._channel = channel
 
     @classmethod
@@ -62,11 +61,11 @@ class Supervisor:
         return made_supervisor
 
     def fileno(self) -> int:
-        """Readable when there is news; call `poll` then."""
+        """Becomes readable when there are reports; then call `poll`."""
         return self._channel.fileno()
 
     def start(self) -> int:
-        """Start the job (again); the pid of its first process; `UsageError` if it cannot run."""
+        """Start (or restart) the job; returns the pid of its first process. `UsageError` if it cannot run."""
         self.job_pid = self.job_code = None
         self._order({"do": "start"})
         report = self._await("started", "failed")
@@ -76,32 +75,32 @@ class Supervisor:
         return self.job_pid
 
     def end(self, grace_s: float, *, ask: bool = True) -> None:
-        """SIGTERM to all of the job (if `ask`), SIGKILL after `grace_s` seconds; does not wait."""
+        """Send SIGTERM to all of the job (if `ask`), and SIGKILL after `grace_s` seconds; does not wait."""
         with contextlib.suppress(ActionError):
             self._order({"do": "end", "ask": ask, "grace_s": grace_s})
 
     def kill(self) -> None:
-        """Stop all of the job, then kill it; does not wait."""
+        """Stop all processes of the job, then kill them; does not wait."""
         with contextlib.suppress(ActionError):
             self._order({"do": "kill"})
 
     def kill_and_wait(self) -> tuple[int, ...]:
-        """`kill`, and wait; the pids that do not die. `ActionError` if the supervisor is lost."""
+        """As `kill`, but waits; returns the pids that do not end. `ActionError` if the supervisor is lost."""
         self._order({"do": "kill"})
         return tuple(self._await("killed")["left"])
 
     def restore_on_death(self, text: str) -> None:
-        """What the supervisor writes to the terminal if we die without a message; empty for nothing."""
+        """Text that the supervisor writes to the terminal if we die without a message; empty: nothing."""
         with contextlib.suppress(ActionError):
             self._order({"do": "panel", "restore": text})
 
     def poll(self) -> None:
-        """Take in what the supervisor has reported; never waits."""
+        """Take over the supervisor's reports; never waits."""
         while not self.lost and select.select([self._channel], [], [], 0)[0]:
             self._receive()
 
     def close(self) -> None:
-        """Let the supervisor go; waits a moment, so that the job's group is gone when we are."""
+        """Release the supervisor. Waits a moment, so that the job's group is removed before we exit."""
         self._channel.close()
         deadline = time.monotonic() + SUPERVISOR_CLOSE_S
         with contextlib.suppress(ChildProcessError):
@@ -139,7 +138,7 @@ class Supervisor:
             case "ready":
                 self.group = Path(report["group"]) if report["group"] else None
             case "ended":
-                if report["pid"] == self.job_pid:  # not a start before this one
+                if report["pid"] == self.job_pid:  # reports from before this start do not count
                     self.job_code, self.left_behind_count = report["code"], report["killed"]
             case "killed":
                 self.unkillable = tuple(report["left"])

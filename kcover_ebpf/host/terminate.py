@@ -1,7 +1,7 @@
-"""End all processes of a job together: stop every one, so that none sees another die, then kill.
+"""Ends all processes of a job together: stops every one, so that none sees another die, then kills them.
 
-A rank that sees its peer die writes misleading errors and leaves with its own exit code,
-which a job controller takes for the fault.
+A rank that sees a peer die writes misleading errors and exits with a code of its own, which a job controller takes
+for the fault.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from kcover_ebpf.host import cgroups
 from kcover_ebpf.tunables.host import KILL_POLL_S
 
 _BATCH = 256
-"""Processes pinned by a descriptor at a time, far below any limit of open files."""
+"""Processes with an open descriptor at a time, far below any limit of open files."""
 
 Members = Callable[[], set[int]]
 Pinned = Mapping[int, int]
-"""A descriptor of each process (pidfd), by its number."""
+"""Pid -> descriptor of the process (pidfd)."""
 
 
 def send(
@@ -31,10 +31,10 @@ def send(
     number: signal.Signals,
     before: Callable[[Pinned], None] = lambda _: None,
 ) -> None:
-    """Send a signal to those of `pids` that are members, never to a process with a recycled pid.
+    """Send a signal to those of `pids` that are members, never to a process that reuses a pid.
 
-    Processes we may not signal, or that are gone, are passed over: the caller checks which are left. `before`: is given
-    those that are about to get it; what it raises keeps them from it.
+    Processes that we may not signal or that no longer exist are skipped; the caller checks which are left.
+    `before`: called with those that are about to get the signal; if it raises, none of them gets it.
     """
     waiting = sorted(pids)
     for start in range(0, len(waiting), _BATCH):
@@ -52,7 +52,8 @@ def _pin(pids: list[int], stack: contextlib.ExitStack) -> Iterator[tuple[int, in
         try:
             descriptor = os.pidfd_open(pid)
         except OSError as error:
-            # EINVAL: Linux 5.10 to 6.14, for a leader that is gone while its process group or session lives on
+            # EINVAL: Linux 5.10 to 6.14, for a leader that has ended while its process group or
+            # session exists
             if error.errno not in (errno.ESRCH, errno.EINVAL):
                 raise
             continue
@@ -61,24 +62,24 @@ def _pin(pids: list[int], stack: contextlib.ExitStack) -> Iterator[tuple[int, in
 
 
 def ask_to_end(members: Members) -> None:
-    """SIGTERM to every member; stopped ones are continued, or they would not see it."""
+    """Send SIGTERM to every member; stopped ones are continued, because otherwise they would not handle it."""
     pids = members()
     send(members, pids, signal.SIGTERM)
     send(members, pids, signal.SIGCONT)
 
 
 def kill_whole(members: Members, group: Path | None, wait_s: float) -> set[int]:
-    """Stop, then kill every member; returns those still there after `wait_s` seconds.
+    """Stop, then kill every member; returns those that still exist after `wait_s` seconds.
 
-    Those are in an uninterruptible call, or we lack the privilege to kill them.
-    `group` is the control group that holds the members and no other process, or None.
+    Those are in an uninterruptible call, or we lack the privilege to kill them. `group` is the control group with
+    these members and no other process, or None.
     """
     deadline_s = time.monotonic() + wait_s
     try:
         if group is None or not cgroups.can_kill(group):
             raise FileNotFoundError(group)
         cgroups.kill_as_one(group)
-    except OSError:  # cgroup v1, Linux before 5.14, a group just removed
+    except OSError:  # cgroup v1, Linux before 5.14, or the group was just removed
         stop_all(members, deadline_s)
     while (left := members()) and time.monotonic() < deadline_s:
         send(members, left, signal.SIGKILL)
@@ -89,9 +90,9 @@ def kill_whole(members: Members, group: Path | None, wait_s: float) -> set[int]:
 def stop_all(
     members: Members, deadline_s: float, before: Callable[[Pinned], None] = lambda _: None
 ) -> set[int]:
-    """SIGSTOP to every member, until no new one appears or `deadline_s` (time.monotonic) is over; those it was sent to.
+    """Send SIGSTOP to every member, until no new one appears or `deadline_s` (time.monotonic) passes; returns those.
 
-    A process that has not stopped yet may fork. `before`: as of `send`.
+    A process that has not stopped yet may fork. `before`: see `send`.
     """
     stopped: set[int] = set()
     while (fresh := members() - stopped) and time.monotonic() < deadline_s:

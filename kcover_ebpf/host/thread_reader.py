@@ -1,8 +1,7 @@
-"""A reading of one thread that does not move: what it waits for, until when, where in its code.
+"""Reads what a thread that makes no progress waits for, until when, and where in its code.
 
-Reading the memory of a process can block for as long as something holds its memory lock, which a
-driver that does not answer may do for ever. So every reading runs in a worker thread (`host.read_workers`), and the
-caller takes what is there.
+Reading the memory of a process blocks while its memory lock is taken, which a hanging driver may cause forever. So
+every reading runs in a worker thread (`host.read_workers`), and the caller takes those that are done.
 """
 
 from __future__ import annotations
@@ -41,29 +40,35 @@ from kcover_ebpf.tunables.host import OPEN_DEVICES_S
 
 _LOCK_BYTES = 24
 _MOST_THREADS = 2048
-"""Of a process in another pid namespace: so many are searched for the holder of a lock."""
+"""Most threads of a process in another pid namespace that are searched for the owner of a lock."""
 _Key = tuple[Pid, Tid | None]
-"""A thread; or the one reading of a process that is under way."""
+"""A thread; or (None) the single reading of a process that may be in progress."""
 
 
 class ThreadSource(Protocol):
-    """Who reads one thread. May block, for the memory of a process may be locked; used by several threads."""
+    """Reads one thread at a time.
+
+    May block, because the memory lock of the process may be taken; used by several threads.
+    """
 
     def reading(self, request: ReadingRequest) -> ThreadReading | CodeSeen:
-        """All of a reading."""
+        """The complete reading of one thread, or the code that it runs if it does not wait."""
         ...
 
     def wait(self, request: ReadingRequest) -> ThreadReading:
-        """What it waits for, with the memory of the lock, and without stack, storage and devices, which take longer."""
+        """Only what the thread waits for, including the owner of a lock.
+
+        Stack, storage and devices take longer and are left out.
+        """
         ...
 
     def forget(self, pid: Pid) -> None:
-        """Drop what was remembered of a process. Never waits."""
+        """Drop what was remembered about a process. Never waits."""
         ...
 
 
 class ThreadReadings:
-    """Reads in this process; `machine` is what `os.uname().machine` says."""
+    """A `ThreadSource` that reads in this process; `machine`: as `os.uname().machine` reports it."""
 
     def __init__(self, machine: str) -> None:
         self._table = SyscallTable(machine)
@@ -71,11 +76,11 @@ class ThreadReadings:
         self._devices: dict[Pid, tuple[float, frozenset[str] | None]] = {}
 
     def reading(self, request: ReadingRequest) -> ThreadReading | CodeSeen:
-        """As `ThreadSource` says."""
+        """The complete reading of one thread; see `ThreadSource.reading`."""
         return self._reading(request) if request.burning_sp is None else self._code(request)
 
     def wait(self, request: ReadingRequest) -> ThreadReading:
-        """As `ThreadSource` says."""
+        """What the thread waits for; see `ThreadSource.wait`."""
         call = self._call(request)
         reading = blocked_call.read_wait(request.pid, request.tid, call, request.since_ns)
         if call is None or not call.name.startswith("futex"):
@@ -84,7 +89,7 @@ class ThreadReadings:
         return replace(reading, lock_memory=memory)
 
     def forget(self, pid: Pid) -> None:
-        """As `ThreadSource` says."""
+        """Drop what was remembered about a process. Never waits."""
         self._memory.forget(pid)
         self._devices.pop(pid, None)
 
@@ -120,10 +125,10 @@ class ThreadReadings:
 
 
 class ThreadReader:
-    """Reads threads in the background."""
+    """Reads threads in the background, one reading per process at a time."""
 
     def __init__(self, source: ThreadSource) -> None:
-        """`source`: asked by threads of ours."""
+        """`source`: called by threads of this object."""
         self._source = source
         self._readers: Readers[_Key, ThreadReading | CodeSeen] = Readers("kcover-reader")
         self._reported: set[Pid] = set()
@@ -131,10 +136,10 @@ class ThreadReader:
     def read(
         self, requests: Sequence[ReadingRequest], timeout_s: float = 0.1
     ) -> list[ThreadReading | CodeSeen | Unreadable]:
-        """Ask for readings and take all that are ready, waiting at most `timeout_s` for the new ones.
+        """Request readings and take all that are done, waiting at most `timeout_s` for the new ones.
 
-        A process whose reading is under way is not asked again, and after a second is reported, once, as
-        `Unreadable`: that is a fact about it.
+        A process with a reading in progress is not read again. After a second it is reported once as `Unreadable`,
+        which is a fact about it.
         """
         late = self._readers.take((), 0.0)
         ask, inspect = self._readers.ask, self._source.reading
@@ -157,11 +162,11 @@ class ThreadReader:
     def waits(
         self, requests: Sequence[ReadingRequest], limit_s: float
     ) -> dict[tuple[Pid, Tid], ThreadReading]:
-        """What each of many threads waits for, any number of one process; those not read within `limit_s` are missing.
+        """What each of many threads waits for; those not read within `limit_s` are missing.
 
-        As of one by a `ThreadSource`.
+        Each reading is that of `ThreadSource.wait`.
         """
-        self._readers.take((), 0.0)  # what came too late belongs to an earlier pass
+        self._readers.take((), 0.0)  # results that arrived too late belong to an earlier pass
         keys = [(reading_request.pid, reading_request.tid) for reading_request in requests]
         for key, request in zip(keys, requests, strict=True):
             self._readers.ask(key, partial(self._source.wait, request))
@@ -187,7 +192,7 @@ def thread_numbers(pid: Pid, tids: Iterable[Tid]) -> dict[int, int]:
 
 
 def _with_owner(reading: ThreadReading, call: Call) -> ThreadReading:
-    """The reading of a thread at a lock with who holds that, where its word shows it."""
+    """The reading with the owner of the lock that the thread waits for, if the lock word shows it."""
     pid = reading.pid
     memory = stack_words.read_memory(pid, call.args[0], _LOCK_BYTES)
     number = futex.owner(call.args[1], call.args[2], memory)
@@ -196,7 +201,7 @@ def _with_owner(reading: ThreadReading, call: Call) -> ThreadReading:
     if len(namespace_numbers(pid)) > 1:
         threads = thread_numbers(pid, thread_ids(pid, _MOST_THREADS))
         return replace(reading, lock_thread=Tid(threads[number]) if number in threads else None)
-    # a lock in memory that processes share may belong to a thread of any of them
+    # a lock in shared memory may be owned by a thread of any process that maps it
     group = process_of(number)
     if group in (None, pid):
         return replace(reading, lock_thread=None if group is None else Tid(number))
@@ -204,7 +209,7 @@ def _with_owner(reading: ThreadReading, call: Call) -> ThreadReading:
 
 
 def _storage(pid: Pid, file: WaitedFile) -> StorageState | None:
-    """Counters of the NFS server or block device (kernel: Documentation/block/stat.rst); None if it is none."""
+    """Counters of the NFS server or block device of a file (kernel: Documentation/block/stat.rst); None for others."""
     device = file.device
     if file.fs_type in ("nfs", "nfs4"):
         return nfs_state(pid, device)

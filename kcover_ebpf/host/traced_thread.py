@@ -1,7 +1,8 @@
-"""A thread of another process, stopped as by a debugger (ptrace(2)) for milliseconds; x86-64.
+"""Stops a thread of another process for milliseconds, as a debugger does (ptrace(2)); only on x86-64.
 
-It stops where a signal handler could run, and what is done with it has to hold there. No signal is delivered to it
-meanwhile: those that come wait. A call that the stop interrupted is made again, as after a signal without a handler.
+It stops where a signal handler could run, so everything done to it must be valid there. No signal is delivered
+meanwhile; arriving ones wait. A system call that the stop interrupted is restarted, as after a signal without a
+handler.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ _NAMES: Final = (
     "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs",
 )
 # fmt: on
-"""Of user_regs_struct (arch/x86/include/asm/user_64.h), in its order."""
+"""Fields of user_regs_struct (arch/x86/include/asm/user_64.h), in order."""
 _REGISTERS = struct.Struct(f"{len(_NAMES)}Q")
 _MADE_AGAIN, _RESTART_BLOCK, _EINTR = (-512, -513, -514), -516, -4
-"""Results of a call that was interrupted (include/linux/errno.h)."""
+"""Results of an interrupted system call (include/linux/errno.h)."""
 _ALL_BUT_TRAP = ~(1 << (signal.SIGTRAP - 1)) & (1 << 64) - 1
 _MMAP = 9
 _USER_64 = 0x33
 _SYSCALL = b"\x0f\x05"
 _RSEQ = struct.Struct("QIIII")
 _SECTION = struct.Struct("IIQQQ")
-"""rseq_cs (include/uapi/linux/rseq.h)."""
+"""Layout of struct rseq_cs (include/uapi/linux/rseq.h)."""
 _WORD = (1 << 64) - 1
 Registers = dict[str, int]
 
 
 class PtracedThread:
-    """A context manager: the thread is stopped inside, and continues with `registers` when it is left."""
+    """A context manager: the thread is stopped inside, and continues with `registers` afterwards."""
 
     def __init__(self, pid: int) -> None:
         """The main thread of this process; raises `CannotObserve` on other architectures."""
@@ -55,10 +56,10 @@ class PtracedThread:
         self._pid = pid
         self._memory = -1
         self.registers: Registers = {}
-        """Those with which it continues, a call that was interrupted about to be made again."""
+        """Registers with which it continues; an interrupted system call is set up to be restarted."""
 
     def __enter__(self) -> Self:
-        """Stop it; raises `OSError`, and it continues then (where it does not stop in time: once we end)."""
+        """Stop it; raises `OSError`, after which it continues (if it does not stop in time, once this process ends)."""
         self._memory = os.open(f"/proc/{self._pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._await_own_code()
@@ -77,7 +78,7 @@ class PtracedThread:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # one that was killed meanwhile needs nothing
+        # a thread that was killed meanwhile needs nothing
         with contextlib.suppress(OSError):
             self._set(self.registers)
             self._set_signal_mask(self._mask)
@@ -85,10 +86,7 @@ class PtracedThread:
         os.close(self._memory)
 
     def map_shared_page(self) -> int:
-        """Have it map a page that can be read and executed, and shared by who opens it in /proc; its address.
-
-        Raises `OSError`.
-        """
+        """Make it map a readable and executable page, shared through /proc; returns the address. Raises `OSError`."""
         call = {"rax": _MMAP, "rdi": 0, "rsi": mmap.PAGESIZE, "r8": _WORD, "r9": 0}
         call |= {"rdx": mmap.PROT_READ | mmap.PROT_EXEC, "orig_rax": _WORD}
         call |= {"r10": mmap.MAP_SHARED | mmap.MAP_ANONYMOUS, "rip": self._call_instruction()}
@@ -102,7 +100,7 @@ class PtracedThread:
         return result
 
     def _call_instruction(self) -> int:
-        """Address of an instruction that makes a system call, in what the kernel maps into every process."""
+        """Address of an instruction that makes a system call, in the code that the kernel maps into every process."""
         for line in bounded.lines(f"/proc/{self._pid}/maps"):
             if line.endswith("[vdso]"):
                 first, last = (int(word, 16) for word in line.split(maxsplit=1)[0].split("-"))
@@ -112,16 +110,16 @@ class PtracedThread:
         raise OSError(0, "it has no vDSO with a system call")
 
     def _await_own_code(self) -> None:
-        """Wait until it computes: inside a call it would be found where it waits for others in healthy times too."""
+        """Wait until it computes: inside a system call it would be where it also waits in healthy times."""
         deadline_s = time.monotonic() + TRACED_COMPUTES_S
         while time.monotonic() < deadline_s:
-            # of a thread that has a CPU proc(5) says no call
+            # for a thread on a CPU, /proc shows no system call
             if bounded.read_bytes(f"/proc/{self._pid}/syscall").startswith(b"running"):
                 return
             time.sleep(TRACED_POLL_S)
 
     def _stop_between_sections(self) -> None:
-        """Stop it outside a restartable sequence (rseq(2)): one that is left may not be entered again."""
+        """Stop it outside restartable sequences (rseq(2)): an interrupted one must not be entered again."""
         for _ in range(TRACED_TRIES):
             self._stop()
             found = self._get()
@@ -138,7 +136,7 @@ class PtracedThread:
         try:
             self._ask(_GET_RSEQ, _RSEQ.size, ctypes.addressof(buffer))
         except OSError:
-            return False  # a kernel without them, or before Linux 5.13
+            return False  # a kernel without restartable sequences, or before Linux 5.13
         area = _RSEQ.unpack(buffer.raw)[0]
         section = int.from_bytes(os.pread(self._memory, 8, area + 8), "little") if area else 0
         if not section:
@@ -149,7 +147,7 @@ class PtracedThread:
     def _stop(self) -> None:
         self._ask(_INTERRUPT)
         while (status := self._wait()) >> 16 != _EVENT_STOP:
-            # a signal that was on its way is delivered first
+            # a signal in flight is delivered first
             self._ask(_CONT, 0, os.WSTOPSIG(status))
         if os.WSTOPSIG(status) != signal.SIGTRAP:
             raise OSError(0, "it is stopped already")
@@ -194,7 +192,7 @@ class PtracedThread:
 
 
 def _before_call(registers: Registers) -> Registers:
-    """The registers before a call that was interrupted; with those of no call the kernel makes none again."""
+    """The registers before the interrupted system call, marked as "no call", so that the kernel restarts none."""
     found = dict(registers)
     if _signed(found["orig_rax"]) >= 0:
         result = _signed(found["rax"])
@@ -202,7 +200,7 @@ def _before_call(registers: Registers) -> Registers:
             found["rax"] = found["orig_rax"]
             found["rip"] -= len(_SYSCALL)
         elif result == _RESTART_BLOCK:
-            # how long it has waited is known to the kernel alone, which forgets it at the next wait
+            # only the kernel knows how long it has waited, and forgets it at the next wait
             found["rax"] = _EINTR & _WORD
     return found | {"orig_rax": _WORD}
 
