@@ -1,1 +1,1 @@
-"""What lines of kernel and container logs mean: rules as data, and the reader that applies them."""
+"""The meaning of lines in kernel and container logs: rules as data, and the reader that applies them."""

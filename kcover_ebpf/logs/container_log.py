@@ -1,4 +1,4 @@
-"""What the log of one container shows, start by start: counts of rules, tracebacks; never a line of it."""
+"""Summarises the log of one container, start by start: counts of rule matches and tracebacks, never a line of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_FINDINGS = 8
 _MOST_TRACEBACKS = 4
 _SEVERITIES = (Severity.FATAL, Severity.ERROR, Severity.WARNING, Severity.INFO)
 _FALLBACK = "python_error"
-"""The rule of a traceback whose last line no rule matches, such as a bare AssertionError."""
+"""The rule for a traceback whose last line matches no rule, such as a bare AssertionError."""
 
 
 @dataclass(slots=True)
@@ -42,10 +42,10 @@ class _Seen:
     traceback: LoggedTraceback
     stream: str
     process: str
-    """As in `FoundTraceback`."""
+    """The process that printed it; see `FoundTraceback.process`."""
     time_s: float
     settled: bool = False
-    """All was read that may have been printed before it."""
+    """True once everything was read that may have been printed before it."""
 
 
 class ContainerLogReader:
@@ -61,9 +61,10 @@ class ContainerLogReader:
         job_rules: Sequence[JobRule] = (),
         longest_phase_s: float = LONGEST_PHASE_S,
     ) -> None:
-        """`rules`: those of containers, first match first. `job_rules`: what its job's policy expects of the log.
+        """`rules`: rules for containers, first match first.
 
-        `longest_phase_s`: what the program announces for longer is refused.
+        `job_rules`: rules of the job's policy. `longest_phase_s`: a longer phase announced by the program is
+        refused.
         """
         self._job_rules = tuple(job_rules)
         self._progress = ProgressWatch(longest_phase_s)
@@ -85,11 +86,11 @@ class ContainerLogReader:
 
     @property
     def start(self) -> int:
-        """The start of the container that is being read; -1 before the first chunk."""
+        """Restart count of the container start that is being read; -1 before the first chunk."""
         return self._start
 
     def feed(self, chunk: Chunk, now_s: float) -> None:
-        """Read a chunk; `now_s`: unix seconds, the time of lines that have none."""
+        """Read a chunk; `now_s` (unix seconds) is the time of lines that have none."""
         if chunk.start != self._start:
             self._start = chunk.start
             self._begin()
@@ -114,7 +115,7 @@ class ContainerLogReader:
         key = match.rule, match.severity
         known_count = self._counts.get(key)
         if known_count is None:
-            # the line itself is not kept
+            # only the match is kept, not the line
             self._counts[key] = _Count(replace(match, line=""), time_s, time_s)
         else:
             known_count.count += 1
@@ -123,7 +124,8 @@ class ContainerLogReader:
     def _note(self, found: FoundTraceback, time_s: float) -> None:
         logged = self._logged(found, time_s)
         self._seen = [seen for seen in self._seen if time_s - seen.time_s <= CRASH_S]
-        # of several ranks that write to one log, who lost a peer is a victim, however early
+        # if several ranks write to one log, a rank that lost a peer is a victim, however early its
+        # line is
         of_others = [seen for seen in self._seen if _is_of_another_rank(seen.traceback, logged)]
         if logged.follows and any(not seen.traceback.follows for seen in of_others):
             return
@@ -153,7 +155,7 @@ class ContainerLogReader:
         )
 
     def summary(self, now_s: float) -> ContainerLog | None:
-        """What this start's log showed so far, ages before `now_s` (unix seconds); None if that is nothing."""
+        """The results for this start so far, as ages before `now_s` (unix seconds); None if there are none."""
         recent = [
             count for count in self._counts.values() if now_s - count.last_s <= FINDING_RECENT_S
         ]
@@ -185,7 +187,7 @@ class ContainerLogReader:
         )
 
     def expect(self, job_rules: Sequence[JobRule]) -> None:
-        """The job's policy has these rules now; what was seen of others is forgotten."""
+        """Set the rules of the job's policy; results of removed rules are dropped."""
         if tuple(job_rules) == self._job_rules:
             return
         self._job_rules = tuple(job_rules)
@@ -208,7 +210,7 @@ class ContainerLogReader:
 
 
 def _add_late_steps(tracebacks: Sequence[_Seen], whole: bytes) -> None:
-    """Add to tracebacks that ended what was printed before them and written after them."""
+    """Add to ended tracebacks the steps that were printed before them and written after them."""
     for traceback in tracebacks:
         late = printed_steps.written_late(
             whole, traceback.stream, traceback.time_s, traceback.process

@@ -13,7 +13,7 @@ from kcover_ebpf.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExitCode:
-    """One row of exit_codes.toml."""
+    """One row of exit_codes.toml: a code, its meaning and the likely cause."""
 
     code: int
     meaning: str
@@ -23,7 +23,7 @@ class ExitCode:
 
 @cache
 def table() -> Mapping[int, ExitCode]:
-    """All rows, by code."""
+    """All rows of the table, by exit code."""
     text = (files("kcover_ebpf.logs") / "exit_codes.toml").read_text(encoding="utf-8")
     rows = (
         ExitCode(
@@ -38,7 +38,7 @@ def table() -> Mapping[int, ExitCode]:
 
 
 def of_end(end: str) -> ExitCode | None:
-    """The row for how a rank ended: "code N" or "signal N", as a snapshot has it; None if the table has none."""
+    """The row for the end of a rank, "code N" or "signal N" as in a snapshot; None if the table has none."""
     word, _, number = end.partition(" ")
     if not number.isdecimal() or len(number) > 3 or word not in ("code", "signal"):
         return None

@@ -1,10 +1,10 @@
-r"""What launchers, loggers and shippers put in front of a message, in any order and number. Pure.
+"""Removes what launchers, loggers and shippers put in front of a message, in any order and number.
 
-Each form is from the program that writes it: PyTorch `[rank3]: `, torchrun --tee `[default0]:`, srun -l `3: `,
-Open MPI `[1,3]<stderr>:`, Horovod `[3]<stderr>:`, MPICH -l `[3] `, pdsh and DeepSpeed `worker-1: `, Ray and vLLM
-`(Actor pid=7)`, kubectl logs --prefix `[pod/trainer-0/main] `, Docker Compose `trainer-1  | `, and the records of
-Python's logging, loguru, glog, absl, c10d, Ray's core, Ascend, NeMo and Hugging Face. What names a process is kept, for
-lines of one process belong together; times are not.
+Pure. Each form is that of a program: PyTorch `[rank3]: `, torchrun --tee `[default0]:`, srun -l `3: `, Open MPI
+`[1,3]<stderr>:`, Horovod `[3]<stderr>:`, MPICH -l `[3] `, pdsh and DeepSpeed `worker-1: `, Ray and vLLM `(Actor
+pid=7)`, kubectl logs --prefix `[pod/trainer-0/main] `, Docker Compose `trainer-1 | `, and the records of Python's
+logging, loguru, glog, absl, c10d, Ray's core, Ascend, NeMo and Hugging Face. The part that names a process is kept,
+because lines of one process belong together; times are dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _DATE = (
 _TIME = rf"(?:{_DATE}[-T ,_])?{_CLOCK}"
 _FILE = r"[\w./<>-]{1,160}:\d{1,7}(?::[\w<>.]{1,80})?"
 _END = r"(?: {0,12}(?:\|{1,2}|-|>>|::?)(?: |$)| |$)"
-"""Between two items: a separator with its blanks, or one blank. What is more is indentation of the message."""
+"""Between two items: a separator with its blanks, or one blank. Further blanks are indentation of
+the message."""
 
 ITEMS = {
     "rank": r"\[rank(?P<n_rank>\d{1,7})\]: ?",
@@ -67,7 +68,7 @@ ITEMS = {
     "host": r"(?![a-z0-9.-]{0,100}(?:error|exception|warning):)(?=[a-z.-]{0,80}[\d-])[a-z0-9][a-z0-9.-]{0,100}: ",
 }
 BAR = "%|"
-"""In every progress bar."""
+"""Occurs in every progress bar."""
 _BEGINNINGS = {
     "[": "rank mpi horovod hydra mpich c10d nemo raycore sglang hugging role thread pod time level file",
     "(": "actor component ascend thread bar",
@@ -77,11 +78,11 @@ _BEGINNINGS = {
     "a": "ident compose bar named level file host",
     "": "bar file",
 }
-"""The items that may begin so: with this character, a digit, a letter, or any other of ASCII."""
+"""Items by what they may begin with: this character, a digit, a letter, or any other ASCII character."""
 
 
 def _pattern(names: Collection[str]) -> re.Pattern[str]:
-    """No two unbounded repeats: each alternative is tried once at each item, over a bounded text."""
+    """Has no two unbounded repeats: each alternative is tried once per item, over a bounded text."""
     return re.compile("|".join(f"(?P<{name}>{ITEMS[name]})" for name in ITEMS if name in names))
 
 
@@ -92,7 +93,7 @@ _ITEMS_OF = {
     for has_bar in (False, True)
 }
 _NAME = re.compile(r"[\w.:<>\[\]/-]{1,120}(?: {0,12}- | {1,12}\| )")
-"""A logger's name or a place between a time and a level, or behind both."""
+"""Name of a logger or source location, between time and level or after both."""
 _OF_PROCESS = frozenset(
     [
         "rank",
@@ -111,27 +112,27 @@ _OF_PROCESS = frozenset(
         "sglang",
     ]
 )
-"""Items that name a process: lines that have the same ones are of one."""
+"""Items that name a process: lines with the same ones come from the same process."""
 _RECORDS = frozenset(["time", "level", "raycore"])
-"""Items behind which a logger's name may be."""
+"""Items that may be followed by a logger's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A message and what was in front of it."""
+    """A message, and what its head says."""
 
     text: str
-    """The message."""
+    """The message without its head."""
     process: str = ""
-    """What names the process that printed it; empty where nothing does."""
+    """Name of the process that printed it; empty if the head has none."""
     rank: int | None = None
-    """Its number in the training's world; None where it is not stated, or may be the number on a host."""
+    """Its global rank; None if not stated, or if the number may be a local rank."""
     level: LogLevel | None = None
-    """As its logger states it; None where none does."""
+    """Level stated by its logger; None if there is none."""
 
 
 def split(text: str) -> Head:
-    """Take off whatever is known to be put in front of messages."""
+    """Remove every known head from a message."""
     position, items = 0, 0
     process: list[str] = []
     rank: int | None = None

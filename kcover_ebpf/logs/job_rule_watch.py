@@ -1,4 +1,4 @@
-"""What the log of one container shows of the rules of its job: when a line came last, and its number. Pure."""
+"""Tracks the rules of a job in the log of one container: when a line last matched, and its number. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.logs import lines, scanner
 
 _TIME_BYTES = 100
-"""Longer than what the CRI puts in front of a line."""
+"""Longer than the time stamp and tags that the CRI puts in front of a line."""
 
 
 @dataclass(slots=True)
@@ -18,11 +18,11 @@ class _Seen:
     last_s: float | None = None
     value: float | None = None
     wrong_count: int = 0
-    """Numbers outside of the limits in a row, up to the last."""
+    """Consecutive numbers outside the limits, up to the last number."""
 
 
 class JobRuleWatch:
-    """Takes the lines of one start of a container, as `NormalLines` makes them."""
+    """Takes the lines of one start of a container, as `NormalLines` produces them."""
 
     def __init__(self, rules: Sequence[JobRule]) -> None:
         self._rules = tuple(rules)
@@ -30,7 +30,10 @@ class JobRuleWatch:
         self._started_s: float | None = None
 
     def begin(self, started_s: float) -> None:
-        """The log is read from its beginning, at this time (unix seconds); else no line is missing at the start."""
+        """Record that the log is read from its beginning, started at `started_s` (unix seconds).
+
+        Without this call, a missing line is never reported.
+        """
         self._started_s = started_s
 
     def feed(self, block: bytes, now_s: float) -> None:
@@ -49,7 +52,7 @@ class JobRuleWatch:
                 seen.last_s = _time_s(block, last_at, now_s)
 
     def readings(self, now_s: float) -> tuple[JobRuleReading, ...]:
-        """Of each rule, ages before `now_s`."""
+        """A reading for each rule, with ages before `now_s`."""
         return tuple(self._reading(rule, now_s) for rule in self._rules)
 
     def _reading(self, rule: JobRule, now_s: float) -> JobRuleReading:
@@ -70,7 +73,7 @@ def _age(now_s: float, time_s: float | None) -> float | None:
 
 
 def _note(rule: JobRule, seen: _Seen, value: float) -> None:
-    # what JSON has no number for shows in the count
+    # a value that JSON cannot represent only shows in the count
     seen.value = value if value - value == 0 else None
     seen.wrong_count = seen.wrong_count + 1 if rule.is_wrong(value) else 0
 

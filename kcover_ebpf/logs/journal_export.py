@@ -1,7 +1,7 @@
-"""The journal's export format, as lines that `journalctl` would print. Pure.
+"""Converts the journal's export format to lines as `journalctl` prints them.
 
-systemd, JOURNAL_EXPORT_FORMATS: a field is `NAME=TEXT` and a newline, or `NAME`, a newline, eight bytes of length
-(little endian), so many bytes and a newline; an empty line ends a record.
+Pure. systemd, JOURNAL_EXPORT_FORMATS: a field is `NAME=TEXT` and a newline, or `NAME`, a newline, eight bytes of
+length (little-endian), that many bytes and a newline. An empty line ends a record.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from kcover_ebpf.logs import json_records
 
 BEGINS = b"__CURSOR="
-"""How an export begins."""
+"""The first bytes of every export."""
 _KEPT = ("MESSAGE", "_TRANSPORT", "SYSLOG_IDENTIFIER", "_COMM", "_PID", "SYSLOG_PID")
 _MOST_BYTES = 64 << 10
-"""Of one field; what it has beyond them is dropped."""
+"""Most bytes of one field; the rest of a longer one is dropped."""
 _LENGTH_BYTES = 8
 
 
@@ -24,10 +24,10 @@ class JournalExport:
         self._fields: dict[str, str] = {}
         self._line_count = 0
         self._skip = 0
-        """Bytes of a long binary field that are still to be dropped."""
+        """Bytes of a long binary field that remain to be dropped."""
 
     def feed(self, block: bytes) -> bytes:
-        """The records that end in this block, each at the place of its last line, so that lines keep their numbers."""
+        """The records that end in this block, each in place of its last line, so that lines keep their numbers."""
         made: list[bytes] = []
         data, position = self._rest + block, 0
         while position < len(data):
@@ -46,7 +46,7 @@ class JournalExport:
         return b"".join(made)
 
     def finish(self) -> bytes:
-        """The last record, where the empty line behind it is missing."""
+        """The last record, if the empty line after it is missing."""
         made: list[bytes] = []
         if self._rest and b"=" in self._rest:
             self.feed(b"\n")
@@ -54,7 +54,7 @@ class JournalExport:
         return b"".join(made)
 
     def _take(self, data: bytes, position: int, made: list[bytes]) -> int:
-        """Read a field or the end of a record; how many bytes it took, 0 where more are needed."""
+        """Parse a field or the end of a record; returns the bytes consumed, 0 if more are needed."""
         end = data.find(b"\n", position)
         if end < 0:
             return 0

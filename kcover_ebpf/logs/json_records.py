@@ -1,9 +1,9 @@
-"""Lines that are one JSON object: structured loggers', Docker's and the journal's. As the lines they stand for. Pure.
+"""Converts lines that are one JSON object (structured loggers, Docker, the journal) to plain lines.
 
-Docker's json-file driver: `{"log": TEXT, "stream": NAME, "time": RFC3339}`. `journalctl -o json`: MESSAGE,
-_TRANSPORT, SYSLOG_IDENTIFIER (systemd.journal-fields(7)). `dmesg --json`: an object with a list of records. Loggers:
-the names that python-json-logger, structlog, loguru, zap, zerolog, pino, Logstash and Google Cloud use for message,
-level and exception.
+Pure. Docker's json-file driver: `{"log": TEXT, "stream": NAME, "time": RFC3339}`. `journalctl -o json`: MESSAGE,
+_TRANSPORT, SYSLOG_IDENTIFIER (systemd.journal-fields(7)). `dmesg --json`: an object with a list of records.
+Loggers: the keys that python-json-logger, structlog, loguru, zap, zerolog, pino, Logstash and Google Cloud use for
+message, level and exception.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kcover_ebpf.logs import levels
 from kcover_ebpf.logs.levels import LogLevel
 
 MOST_BYTES = 64 << 10
-"""Longer than any line that is read."""
+"""Most bytes of a record; longer than any line that is read."""
 _MOST_LINES = 400
 _MESSAGES = ("message", "msg", "log", "text", "event", "body", "short_message", "@m", "MESSAGE")
 _LEVELS = ("level", "levelname", "severity", "lvl", "log.level", "loglevel", "@l", "level_name")
@@ -37,17 +37,18 @@ _TRACES = [
 _RANKS = ("rank", "global_rank", "RANK", "process_index")
 _KERNEL = "kernel"
 _NO_TIME = "Jan  1 00:00:00 - "
-"""In the place of time and host, in front of what user space wrote: so a line of `journalctl` shows who wrote it."""
+"""Takes the place of time and host in front of user-space records, so that they read as lines of
+`journalctl`."""
 _FACILITIES = ("facility", "SYSLOG_FACILITY", "syslog_facility", "fac")
 _IDENTS = ("ident", "program", "appname", "app_name", "SYSLOG_IDENTIFIER", "syslog_identifier")
-"""What syslog daemons and shippers call the name of who wrote a record."""
+"""Keys with which syslog daemons and shippers name the program that wrote a record."""
 _OF_KERNEL = ("kern", _KERNEL, "0")
 _DMESG = frozenset(["pri", "fac", "time", "caller", "msg"])
-"""Members of a record of `dmesg --json`: `pri` is facility * 8 + level."""
+"""Keys of a record of `dmesg --json`; `pri` is facility * 8 + level."""
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
-    """None for what is too long, or no JSON object."""
+    """The object; None for a text that is too long or no JSON object."""
     if len(text) > MOST_BYTES:
         return None
     try:
@@ -58,10 +59,10 @@ def _parsed(text: str) -> dict[str, Any] | None:
 
 
 def plain(text: str) -> list[str] | None:
-    """The lines of a record; None for a text that is no JSON object with a message.
+    """The lines of a record; None for a text that is not a JSON object with a message.
 
-    Each begins with `[rankN]: ` and the level's name where the record states them, as plain loggers write them. A
-    record of the journal becomes a line as `journalctl` prints it without time and host.
+    Each line begins with `[rankN]: ` and the level's name if the record states them, as plain loggers write them. A
+    record of the journal becomes a line as `journalctl` prints it, without time and host.
     """
     found = _parsed(text) if text.endswith("}") else None
     if found is None:
@@ -73,7 +74,7 @@ def plain(text: str) -> list[str] | None:
 
 
 def of_kernel_or_journal(found: Mapping[str, Any]) -> list[str] | None:
-    """The lines of a record of the journal or of `dmesg --json`; None for any other."""
+    """The lines of a record of the journal or of `dmesg --json`; None for any other record."""
     if "MESSAGE" in found and ("_TRANSPORT" in found or "__CURSOR" in found):
         return journal(found)
     if isinstance(found.get("dmesg"), list):
@@ -85,7 +86,7 @@ def of_kernel_or_journal(found: Mapping[str, Any]) -> list[str] | None:
 
 
 def _of_dmesg(found: Mapping[str, Any]) -> str:
-    """As `dmesg --raw` prints it, or `dmesg --decode` where facility and level are words."""
+    """The line as `dmesg --raw` prints it, or as `dmesg --decode` if facility and level are words."""
     priority, text = found["pri"], " ".join(found["msg"].split("\n"))
     if isinstance(priority, int) and not isinstance(priority, bool):
         return f"<{priority}>{text}"
@@ -96,7 +97,7 @@ def _of_dmesg(found: Mapping[str, Any]) -> str:
 
 
 def docker(text: str) -> tuple[str, str, str] | None:
-    """Time, stream and text, which ends with its newline if it is whole; None for what is no record of Docker's."""
+    """(time, stream, text) of a Docker record; the text ends with a newline if complete. None for other texts."""
     found = _parsed(text)
     if found is None:
         return None
@@ -107,7 +108,7 @@ def docker(text: str) -> tuple[str, str, str] | None:
 
 
 def journal(fields: Mapping[str, Any]) -> list[str]:
-    """A record of the journal as lines; empty where it is not the kernel's and says that it is."""
+    """A record of the journal as lines; empty if it claims to be from the kernel but is not."""
     message = _journal_text(fields.get("MESSAGE"))
     transport = fields.get("_TRANSPORT")
     if transport == _KERNEL:
@@ -122,7 +123,7 @@ def journal(fields: Mapping[str, Any]) -> list[str]:
 
 
 def _journal_text(value: object) -> str:
-    # what is not printable is a list of bytes
+    # unprintable text is encoded as a list of bytes
     if isinstance(value, list):
         numbers = [number for number in value if isinstance(number, int) and 0 <= number < 256]
         return bytes(numbers).decode("utf-8", "replace")
@@ -137,7 +138,7 @@ def _logger(found: Mapping[str, Any]) -> list[str] | None:
         return None
     level = _level(found)
     if level is None and message == found.get("text"):
-        # no logger wrote it: a record of data, as it is printed
+        # not written by a logger: data, printed unchanged
         return [f"text: {line}" for line in message.splitlines()[:_MOST_LINES]]
     texts = [message]
     texts += [
@@ -158,7 +159,7 @@ def _logger(found: Mapping[str, Any]) -> list[str] | None:
 
 
 def _syslog_head(found: Mapping[str, Any]) -> str | None:
-    """What a syslog daemon would have put in front; None for a record that is none of one."""
+    """The head that a syslog daemon would have written; None for a record that is not from syslog."""
     facility = next((str(found[key]) for key in _FACILITIES if key in found), None)
     ident = next((word for key in _IDENTS if isinstance(word := found.get(key), str)), None)
     if facility is None and ident != _KERNEL:

@@ -1,7 +1,7 @@
-"""How serious a line is by its own words: the level that its logger wrote, and whether the program continues. Pure.
+"""The severity of a line by its own words: its logger's level, and whether the program continues.
 
-Who writes a line knows best how serious it is: an optional import that failed, a retry, an address that did not resolve
-at once are no errors of a job, whatever class of error they quote.
+Pure. The author of a line knows best how serious it is. A failed optional import, a retry, or an address that does
+not resolve at once are not errors of a job, whatever error class the line quotes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re2
 
 
 class LogLevel(IntEnum):
-    """As Python's logging numbers them, and most other loggers name them."""
+    """Levels with the numbers of Python's logging and the names of most loggers."""
 
     DEBUG = 10
     INFO = 20
@@ -59,7 +59,7 @@ _LETTERS = {
     "F": LogLevel.FATAL,
 }
 _HEAD_CHARS = 300
-"""Where a library puts its level; what is behind it is the message."""
+"""Libraries put their level within this many characters; the rest is the message."""
 # NCCL's WARN is its word for an error, and so is libfabric's <warn> (fabric(7): the level of errors). A class of
 # Python's warnings is printed as an error's is.
 _IN_TEXT = re.compile(
@@ -67,19 +67,19 @@ _IN_TEXT = re.compile(
     r"|\bUCX  ?(?P<ucx>WARN|DIAG|INFO|DEBUG|TRACE)\b"
     r"|^(?:\S{1,200}:\d{1,7}: )?(?P<python>[A-Za-z_.]{0,80}Warning): "
 )
-# What a program says that it read or made is data, whatever it quotes.
+# Text that a program says it read or produced is data, whatever it quotes.
 _QUOTES = re.compile(
     r"(?i:\W{0,4}(?:model |sample |user |generated )?(?:prompt|question|answer|sample|text|input|output|completion"
     r"|response|instruction|generation|caption|document|query|content)s?(?: ?#?\d{1,9}| ?\[\d{1,9}\])?[\"']? ?[:=] ?)"
 )
-# What may happen, or what to do then, has not happened: advice, a condition, a question.
+# Advice, conditions and questions describe what may happen, not what has happened.
 _ADVICE = re.compile(
     r"(?i:\W{0,6}(?:tip|hint|faq|example|q|user|assistant|human|docs?|help|see also) {0,2}[:!]"
     r"|\W{0,6}(?:to|in order to) (?:avoid|prevent|fix|resolve|debug|diagnose|work around|handle|recover from)\b"
     r"|\W{0,6}(?:if|when|whenever|in case) (?:you|we|there|this|your|of|an?|the|it|any)\b"
     r"|\W{0,6}(?:why|how|what|when) (?:do|does|to|is|are|should|can)\b)"
 )
-# A program's text is none of what it does: a shell that prints its commands, code, a definition.
+# Program text is not what the program does: commands that a shell prints, code, a definition.
 _CODE = re.compile(
     r" {0,80}(?:\+{1,8} \S|\#(?:ifn?def|define|include)\b|from [\w.]{1,100} import \S"
     r"|import [\w.]{1,100}(?: as \w{1,80})?$"
@@ -109,7 +109,7 @@ _DENIES = r"(?i:\b(?:no|not|never|without)\b|n't)"
 
 @lru_cache(maxsize=1)
 def _signs() -> re2.Set:
-    """Whatever a level is read from, in one pass of RE2: most messages have none of it. By their place in `_SIGNS`."""
+    """All signs of a level in one pass of RE2, numbered as in `_SIGNS`; most messages contain none."""
     made = re2.Set.SearchSet()
     for sign in _SIGNS:
         made.Add(sign)
@@ -130,7 +130,10 @@ _STATED, _CONTINUED, _TRIED, _DENIED_WORD = 3, 4, 5, 6
 
 @lru_cache(maxsize=2)
 def _found(text: str) -> frozenset[int]:
-    """The signs in a message, and beyond ASCII, where RE2 knows fewer letters, all that Python's patterns decide."""
+    """The signs in a message.
+
+    For text beyond ASCII, where RE2 knows fewer letters, all signs that need Python's patterns.
+    """
     found = frozenset(_signs().Match(text) or ())
     return found if text.isascii() else found | _NO_REPORT | {_STATED}
 
@@ -141,13 +144,13 @@ def of_word(word: str) -> LogLevel | None:
 
 
 def of_letter(letter: str) -> LogLevel | None:
-    """The level of the letter that glog, absl and Ray put in front; None for any other."""
+    """The level of the letter with which glog, absl and Ray begin a line; None for any other."""
     return _LETTERS.get(letter)
 
 
 def of_number(number: float) -> LogLevel | None:
-    """The level of a number as Python's logging or pino count; None for any other."""
-    # pino and bunyan: 30 info, 40 warn, 50 error, 60 fatal; Python has the words beside it
+    """The level of a number of Python's logging or pino; None for any other."""
+    # pino and bunyan: 30 info, 40 warn, 50 error, 60 fatal; Python's numbers come with the words
     if number < 10 or number > 60:
         return None
     return {
@@ -160,7 +163,7 @@ def of_number(number: float) -> LogLevel | None:
 
 
 def in_text(text: str) -> LogLevel | None:
-    """The level that a message states itself; None where it states none."""
+    """The level that a message states itself; None if it states none."""
     if not reports(text):
         return LogLevel.INFO
     if _STATED not in _found(text):
@@ -174,19 +177,19 @@ def in_text(text: str) -> LogLevel | None:
 
 
 def reports(text: str) -> bool:
-    """False for data, advice and code: such a message says of nothing that it happened."""
+    """False for data, advice and code: such a message does not report that something happened."""
     if not _NO_REPORT & _found(text):
         return True
     return not (_QUOTES.match(text) or _ADVICE.match(text) or _CODE.match(text))
 
 
 def denied(text: str, start: int) -> bool:
-    """True if what begins at `start` of a message did not happen, by the words in front of it."""
+    """True if the words in front of `start` say that the event there did not happen."""
     return _DENIED.search(text[max(0, start - _DENIED_CHARS) : start]) is not None
 
 
 def mild_words(text: str) -> tuple[bool, bool]:
-    """Whether a message says that the program does without, or tries again; and whether it may deny something."""
+    """(program continues without it or tries again, message may deny something)."""
     found = _found(text)
     is_attempt = _TRIED in found and any(
         int(number) < int(of) for number, of in _ATTEMPT.findall(text)

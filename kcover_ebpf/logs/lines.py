@@ -1,8 +1,9 @@
-"""One line of a log without what was put in front of it, and where the line came from. Pure.
+"""Parses one line of a log: removes the prefix of the log, and determines the source.
 
-Formats: /dev/kmsg records (Documentation/ABI/testing/dev-kmsg), `dmesg` with and without `-T`, `-x` or `-r`, `talosctl
-dmesg`, journal and syslog lines (RFC 3164, RFC 5424), and the CRI's container log files (kubernetes/enhancements, "CRI
-container log format": time, stream, P or F, text). What launchers and loggers add is in `heads`.
+Pure. Formats: /dev/kmsg records (Documentation/ABI/testing/dev-kmsg), `dmesg` with and without `-T`, `-x` or `-r`,
+`talosctl dmesg`, journal and syslog lines (RFC 3164, RFC 5424), and the CRI's container log files
+(kubernetes/enhancements, "CRI container log format": time, stream, P or F, text). For prefixes of launchers and
+loggers see `heads`.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from kcover_ebpf.logs.levels import LogLevel
 
 
 class Source(StrEnum):
-    """Who wrote a line."""
+    """Which log a line belongs to, and with it which rules apply."""
 
     KERNEL = "kernel"
     CONTAINER = "container"
     UNKNOWN = "unknown"
-    """Nothing in front of it: a bare line of either."""
+    """A bare line without prefix, from either log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,28 +34,28 @@ class LogLine:
 
     source: Source
     text: str
-    """The message, without what launchers and loggers put in front of it."""
+    """The message, without the heads of launchers and loggers."""
     stream: str = ""
-    """`stdout` or `stderr` of a CRI line, else empty."""
+    """`stdout` or `stderr` of a CRI line; empty for others."""
     time: str = ""
-    """When a container runtime read it (RFC 3339), else empty."""
+    """Time at which a container runtime read it (RFC 3339); empty for other lines."""
     written: str = ""
-    """What the program wrote, launchers' and loggers' heads included; of the kernel the same as `text`."""
+    """The program's text, including heads of launchers and loggers; for kernel lines the same as `text`."""
     process: str = ""
-    """What launchers put in front to name the process; empty where nothing names it."""
+    """Process name from a launcher's head; empty if there is none."""
     rank: int | None = None
-    """The process's number in the training's world; None where nothing states it."""
+    """Global rank of the process; None if not stated."""
     level: LogLevel | None = None
-    """As the line's logger states it; None where none does."""
+    """Level stated by the line's logger; None if there is none."""
 
     @property
     def time_s(self) -> float | None:
-        """The same in unix seconds; None where the line does not say."""
+        """`time` in unix seconds; None if the line has no time."""
         return unix_s(self.time)
 
 
 def unix_s(time: str) -> float | None:
-    """Unix seconds of the time of a line; None where that is empty or no time."""
+    """Unix seconds of a line's time; None if it is empty or invalid."""
     try:
         return rfc3339.from_text(time)
     except ValueError:
@@ -73,7 +74,7 @@ _RFC5424 = re.compile(
     r"1 (?:-|\d{4}-\d\d-\d\dT[\d:.]{8,18}(?:Z|[+-]\d\d:\d\d)) \S{1,255} \S{1,48} \S{1,128} \S{1,32}"
     r" (?:-|\[[^\]]{0,500}\]) ?"
 )
-# `dmesg -x`; talosctl puts the time in brackets behind
+# `dmesg -x`; talosctl adds the time in brackets after it
 _FACILITIES = "kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\\d"
 _DECODED = re.compile(
     rf"(?P<facility>{_FACILITIES})\s{{0,8}}"
@@ -91,7 +92,8 @@ _STAMP = (
     r"(?:(?:\d{4} )?[A-Z][a-z]{2} {1,2}\d{1,2} (?:\d{4} )?\d\d:\d\d:\d\d(?:\.\d{1,9})?|\d{9,11}\.\d{3,6}"
     r"|(?:\w{3} )?\d{4}-\d\d-\d\d[T ][\d:]{5,8}[^\s,]{0,24}(?: [A-Z]{3,5})?|\d\d/\d\d/\d{4} \d\d:\d\d:\d\d)"
 )
-"""What a journal or a syslog daemon puts first: RFC 3164 with and without a year, Unix seconds, ISO, `short-full`."""
+"""Time formats of journals and syslog daemons: RFC 3164 with and without a year, Unix seconds, ISO,
+`short-full`."""
 _DMESG_ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d ")
 _SYSLOG = re.compile(
     rf"(?:{_STAMP} )?"
@@ -100,7 +102,7 @@ _SYSLOG = re.compile(
     r"(?:message repeated \d{1,9} times: \[ ?)?"
 )
 _OF_UNIT = re.compile(r"[^\s\[\]]{1,255} [\w.@/:-]{1,128}\[\d{1,10}\]: ")
-"""Host, program and its number: what the journal has for a line that user space wrote."""
+"""Host, program and pid: the journal's prefix for a line from user space."""
 _COPIED = re.compile(
     r"(?:(?:[\w./@-]{1,255}:(?:\d{1,9}:)? ?)(?=\[ {0,12}\d{1,9}\.\d|\[\w{3} \w{3} {1,3}\d|<\d{1,3}>"
     r"|(?:\w{3} [ \d]\d [\d:]{8}|\d{4}-\d\d-\d\dT\S{8,40}) \S{1,255} kernel: "
@@ -108,26 +110,29 @@ _COPIED = re.compile(
     rf"|{_ISO} (?=\[ {{0,12}}\d{{1,9}}\.\d)"
     r"|\d{1,2}\.\d{1,3}[\w.+-]{0,80},(?=\d{1,3},\d{1,20},\d{1,20},))"
 )
-"""What pdsh, grep and netconsole put in front of a line of the kernel's log: a host or file, a time, a release."""
+"""Prefixes of pdsh, grep and netconsole in front of a kernel line: host or file, time, release."""
 _DAEMONS = r"nv-fabricmanager|nvidia-fabric|multipathd?\b|mmfs|weka"
-"""Programs of a device or of storage: their rules are beside the kernel's."""
+"""Daemons of devices and storage; their rules are listed together with the kernel's."""
 _OF_PROGRAM = re.compile(
     rf"{_STAMP} (?:[\w.-]{{1,255}} )?(?!kernel\b|{_DAEMONS})[\w.@/-]{{1,128}}\[\d{{1,10}}\]: "
     rf"|{_STAMP} (?!(?i:trace|debug|info|notice|warn|warning|err|error|fatal|critical)\b)[\w.-]{{1,255}}"
     rf" (?!kernel\b|{_DAEMONS})[A-Za-z][\w.@/-]{{0,127}}: "
 )
-"""Time, host, program and its number: a line that a program wrote through syslog or the journal."""
+"""Time, host, program and pid: a line that a program wrote through syslog or the journal."""
 _MOST_NESTED = 2
 
 
 def cri_time(line: str) -> tuple[str, str]:
-    """The time of a line in a container's log file, and what its program wrote; two empty texts for any other line."""
+    """(time of a line in a container's log file, text of its program); both empty for any other line."""
     match = _CRI.match(line)
     return (match["time"], line[match.end() :]) if match else ("", "")
 
 
 def parse(line: str) -> LogLine | None:
-    """The message; None for a blank line, and for what user space wrote to the log of the kernel: it may be forged."""
+    """The parsed line.
+
+    None for a blank line, and for text that user space wrote to the kernel log, because it may be forged.
+    """
     return _parsed(line, _MOST_NESTED) if line.strip() else None
 
 
@@ -153,7 +158,7 @@ def _parsed(line: str, nested: int) -> LogLine | None:
 
 
 def _of_kernel_log(line: str) -> tuple[str, bool] | None:
-    """What is behind the head that a log of the kernel has, and whether it has one; None for what user space wrote."""
+    """The text after a kernel log's head, and whether there was a head; None for text that user space wrote."""
     rest, is_of_kernel = line, False
     if match := _PRIORITY.match(rest):
         if int(match["priority"]) >= _KERNEL_FACILITY_BELOW:
@@ -182,7 +187,7 @@ def _of_kernel(text: str) -> LogLine:
 
 
 def _of_program(written: str, stream: str, time: str, nested: int) -> LogLine:
-    """A line of a program, or of unknown origin where there is no stream."""
+    """A line of a program; its source is unknown if it has no stream."""
     head = heads.split(_without(_OF_PROGRAM, written))
     found = json_records.plain(head.text) if nested and head.text.startswith('{"') else None
     if found:

@@ -1,12 +1,12 @@
 """Follows the log of one container in the kubelet's folder: rotation, truncation, restarts of the container.
 
-    FOLDER/NAMESPACE_POD_UID/CONTAINER/N.log      N: restarts of the container before (kubelet, pkg/kubelet/kuberuntime)
+    FOLDER/NAMESPACE_POD_UID/CONTAINER/N.log      N: restart count of the container (kubelet, pkg/kubelet/kuberuntime)
 
 The kubelet renames N.log to N.log.TIME, asks the runtime to open a new N.log, and compresses the old one later
-(pkg/kubelet/logs/container_log_manager.go); what is compressed was read before and is never opened.
+(pkg/kubelet/logs/container_log_manager.go). Compressed files were read before and are never opened.
 
-We read as root what a pod with a hostPath volume on this folder may have put there. So no link is followed, symbolic
-or hard, and nothing is opened that is not a regular file of root.
+This process reads as root, and a pod with a hostPath volume may have written to this folder. So neither symbolic nor
+hard links are followed, and only regular files of root are opened.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.tunables.host import FILE_TICK_NS
 
 MOST_BEHIND_BYTES = 16 << 20
-"""Unread bytes of one log beyond which the older ones are skipped: at 50 MB/s a third of a second of work. The end of
-a log is what explains a crash."""
+"""Most unread bytes of a log before older ones are skipped: a third of a second of work at 50 MB/s.
+The end of a log is what explains a crash."""
 KEPT_BYTES = 1 << 20
-"""What is read where bytes are skipped: the last traceback and what led to it."""
+"""Bytes that are still read after skipping: the last traceback and what led to it."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _LOG = re.compile(r"(\d{1,6})\.log")
 
 
 class UnsafeLogError(Exception):
-    """A log is no regular file of root; it is not read."""
+    """The log is not a regular file of root, so it is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +40,19 @@ class Chunk:
     """Bytes of a log, in the order in which they were written."""
 
     start: int
-    """Restarts of the container before them."""
+    """Restart count of the container start that wrote them."""
     data: bytes
     skipped_bytes: int = 0
-    """Not read, right before `data`: a line may begin in the middle."""
+    """Bytes skipped directly before `data`, so that it may begin in the middle of a line."""
     is_first: bool = False
-    """`data` begins with the first line of this start of the container."""
+    """True if `data` begins with the first line of this start of the container."""
 
 
 class LogFiles:
-    """The files of one container, one after the other. At most two descriptors."""
+    """The files of one container, in order. Has at most two open descriptors."""
 
     def __init__(self, folder: Path, pod: str, container: str, *, tail_bytes: int | None) -> None:
-        """`pod`: NAMESPACE_POD_UID. `tail_bytes`: of what is there already, only so much; None: all."""
+        """`pod`: NAMESPACE_POD_UID. `tail_bytes`: read only this much of what exists already; None: everything."""
         self._path = (os.fspath(folder), pod, container)
         self._tail_bytes = tail_bytes
         self._folder: int | None = None
@@ -63,16 +63,16 @@ class LogFiles:
         self._is_first = False
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files; reading is over."""
         for number in (self._file, self._folder):
             if number is not None:
                 os.close(number)
         self._file = self._folder = None
 
     def read(self, most_bytes: int) -> Chunk | None:
-        """The next bytes; None where there are none for now.
+        """The next bytes; None if there are none for now.
 
-        Raises `UnsafeLogError` for a log that is not to be read, `OSError` where the folder cannot be read.
+        Raises `UnsafeLogError` for a log that must not be read, and `OSError` if the folder cannot be read.
         """
         if self._file is None and not self._open_next():
             return None
@@ -84,7 +84,7 @@ class LogFiles:
     def _more(self, most_bytes: int) -> Chunk | None:
         assert self._file is not None
         size = os.fstat(self._file).st_size
-        if size < self._offset:  # truncated: what is there now is new
+        if size < self._offset:  # truncated: the present content is new
             self._offset = 0
         skipped = 0
         if size - self._offset > MOST_BEHIND_BYTES:
@@ -98,16 +98,17 @@ class LogFiles:
         return Chunk(self._start, data, skipped, is_first)
 
     def _open_next(self) -> bool:
-        """Open the file that continues what was read, if there is one; what is read to its end is closed."""
+        """Open the file that continues the current one, if any; close the current one once it is read completely."""
         if self._folder is None:
             self._folder = _opened_folder(self._path)
-        # a rename, and a new file, change the folder; asking it is cheaper than listing it
+        # a rename or a new file changes the folder's time, which is cheaper to read than the list
+        # of files
         changed_ns = os.fstat(self._folder).st_mtime_ns
         if changed_ns == self._changed_ns:
             return False
         name = self._next_name()
         if name is None:
-            # two changes within one tick of the kernel's clock have one time
+            # two changes within one tick of the kernel's clock have the same time
             is_old = time.time_ns() - changed_ns > FILE_TICK_NS
             self._changed_ns = changed_ns if is_old else -1
             return False
@@ -120,7 +121,7 @@ class LogFiles:
         return file is not None
 
     def _next_name(self) -> tuple[int, bool] | None:
-        """Number of the file to be read now, and whether the container was restarted for it."""
+        """Restart count of the file to read now, and whether the container was restarted since the current one."""
         assert self._folder is not None
         numbers = sorted(
             int(match[1])
@@ -163,7 +164,9 @@ def _opened_folder(path: tuple[str, str, str]) -> int:
             if "/" in name or name in (".", ".."):
                 raise UnsafeLogError(f"{name!r} is no name of a folder")
             inner = os.open(name, _FOLDER, dir_fd=folder)
-        except NotADirectoryError as error:  # O_DIRECTORY with O_NOFOLLOW: a symbolic link, too
+        except (
+            NotADirectoryError
+        ) as error:  # O_DIRECTORY with O_NOFOLLOW also refuses a symbolic link
             raise UnsafeLogError(f"{'/'.join(path)}: {name} is a link or no folder") from error
         finally:
             os.close(folder)
@@ -172,7 +175,7 @@ def _opened_folder(path: tuple[str, str, str]) -> int:
 
 
 def _opened_file(name: str, folder: int) -> int | None:
-    """The open file; None if it is gone."""
+    """Descriptor of the file; None if it no longer exists."""
     try:
         file = os.open(name, _FILE, dir_fd=folder)
     except FileNotFoundError:

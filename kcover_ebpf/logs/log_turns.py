@@ -1,6 +1,6 @@
-"""Reads the logs of some containers in turns: a block of each, so that one that is written without end delays no other.
+"""Reads the logs of several containers in turn, one block of each, so that one endless log does not delay the others.
 
-It runs in a separate process, for a log is a tenant's: what it is asked and what it answers are small dataclasses.
+It runs in a separate process because tenants write the logs. Requests and answers are small dataclasses.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from kcover_ebpf.logs.wanted_logs import LogTurn, RefusedLog, WantedLog
 from kcover_ebpf.tunables.host import LOG_LINGER_S, LOG_TURN_BUSY_S, LONGEST_PHASE_S
 
 _BLOCK_BYTES = 128 << 10
-"""0.15 s of work where every line matches a rule, 1 ms for a quiet log."""
+"""Bytes per turn of a log: 0.15 s of work if every line matches a rule, 1 ms for a quiet log."""
 _MOST_KEPT = 2
-"""Starts of one container whose log is remembered: the one that runs, and the one that crashed."""
+"""Starts of one container with kept results: the running one, and the one that crashed."""
 
 
 @dataclass(slots=True)
@@ -32,14 +32,14 @@ class _Followed:
     files: LogFiles
     reader: ContainerLogReader
     ended: list[ContainerLog] = field(default_factory=list)
-    """What starts before the one that is being read showed, with ages as of `ended_s`."""
+    """Results of earlier starts, with ages as of `ended_s`."""
     ended_s: float = 0.0
     gone_s: float | None = None
-    """When its pod left (monotonic); None while it is there."""
+    """When its pod disappeared (monotonic); None while it exists."""
 
 
 class LogTurns:
-    """Used by one thread."""
+    """Follows the logs of a node's watched containers; used by one thread."""
 
     def __init__(
         self,
@@ -49,7 +49,10 @@ class LogTurns:
         *,
         longest_phase_s: float = LONGEST_PHASE_S,
     ) -> None:
-        """`folder`: /var/log/pods of the node. `longest_phase_s`: what a program announces for longer is refused."""
+        """`folder`: /var/log/pods of the node.
+
+        `longest_phase_s`: a longer phase announced by a program is refused.
+        """
         self._longest_phase_s = longest_phase_s
         self._folder, self._catalog = folder, catalog
         self._rules = tuple(rule for rule in rules if rule.source is Source.CONTAINER)
@@ -59,16 +62,17 @@ class LogTurns:
         self._next = 0
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files of all logs; no more turns are possible."""
         for followed in self._followed.values():
             followed.files.close()
 
     def turn(
         self, wanted: Sequence[WantedLog] | None, note: Callable[[str], None] = lambda _: None
     ) -> LogTurn:
-        """Read a block of each log. `wanted`: these, and no others; None: as before.
+        """Read a block of each log.
 
-        `note`: is given the key of each log before it is read.
+        `wanted`: read exactly these from now on; None: as before. `note`: called with the key of each log before it
+        is read.
         """
         if wanted is not None:
             self._wanted = {wanted_log.key: wanted_log for wanted_log in wanted}
@@ -120,12 +124,12 @@ class LogTurns:
     def _read(
         self, key: str, note: Callable[[str], None], refused: list[RefusedLog]
     ) -> tuple[int, int]:
-        """Bytes that were read and skipped of one log."""
+        """(bytes read, bytes skipped) of one log."""
         followed = self._followed[key]
         try:
             chunk = followed.files.read(_BLOCK_BYTES)
         except FileNotFoundError:
-            return 0, 0  # its container has not been started yet, or the pod is gone
+            return 0, 0  # the container has not been started yet, or the pod no longer exists
         except (UnsafeLogError, OSError) as error:
             followed.files.close()
             del self._followed[key]

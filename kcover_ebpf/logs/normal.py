@@ -1,12 +1,11 @@
-r"""Makes of the bytes of a log, however they arrive, the lines that programs and the kernel printed. Pure.
+r"""Converts the bytes of a log, in blocks of any size, to the lines that programs and the kernel printed.
 
-The one step before all rules and before the search for tracebacks: encodings (UTF-16, zero bytes), the journal's
-export format, records of several lines, pieces of a container runtime, progress bars, JSON records with escaped line
-ends, colours. What is in front of a message stays there: `lines.parse` takes it off, where a line matters, and keeps
-what it says.
+Pure. It is the only step before all rules and the search for tracebacks. It handles encodings (UTF-16, zero bytes),
+the journal's export format, multi-line records, split lines of a container runtime, progress bars, JSON records
+with escaped line ends, and colours.
 
-The lines keep their numbers: there are as many `\n` as in the log. Where a line of the log holds several, they are
-ended by `\r`.
+The heads of messages stay: `lines.parse` removes and evaluates them where a line matters. Lines keep their numbers,
+because the output has exactly as many `\n` as the log. If one line of the log contains several, they end with `\r`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ _HEAD_BYTES = max(len(BEGINS), 12)
 _ESCAPE = re.compile(
     rb"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b\r\n]{0,2048}(?:\x07|\x1b\\)|[ -/]{0,4}[0-Z\\^-~])"
 )
-"""ECMA-48 control sequences (colours, cursor), titles and links of a terminal (OSC), and two-character escapes."""
+"""ECMA-48 control sequences (colours, cursor), terminal titles and links (OSC), and two-character
+escapes."""
 
 
 def _compiled(pattern: bytes) -> re2._Regexp[bytes]:
@@ -39,27 +39,27 @@ def _compiled(pattern: bytes) -> re2._Regexp[bytes]:
 _RECORD = _compiled(
     rb'(?m)^[^{\n\r]{0,200}\{"[^\n\r]*(?:\\|\[ ?\d|"(?:exc|stack|traceback|@x|error)[^\n\r]*)[^\n\r]*\}\r?$'
 )
-"""A line with a JSON object that has an escape, a message as numbers of bytes, or more than a message: others are read
-where they matter."""
+"""A line with a JSON object that has an escape, a message as a list of bytes, or more than a
+message; other records are parsed only where they matter."""
 
 
 class NormalLines:
-    """Takes a log block by block, in order. What it keeps is bounded: the beginnings of a few lines."""
+    """Takes a log block by block, in order. Keeps a bounded amount: the beginnings of a few lines."""
 
     def __init__(self) -> None:
         self._head: bytes | None = b""
-        """The first bytes of the log, until they say how it is encoded; None from then on."""
+        """The first bytes of the log, until the encoding is known; None afterwards."""
         self._decoder: codecs.IncrementalDecoder | None = None
         self._export: JournalExport | SpreadRecords | None = None
         self._lines = PartialLines()
 
     def skip(self) -> None:
-        """Bytes are missing: what comes next begins in the middle of a line."""
+        """Bytes are missing: the next block begins in the middle of a line."""
         self._head = None
         self._lines.skip()
 
     def feed(self, block: bytes) -> bytes:
-        r"""The lines that end in this block, normal; each part of a line ends with `\r` or `\n`."""
+        r"""The lines that end in this block, normalised; each part of a line ends with `\r` or `\n`."""
         if self._head is not None:
             self._head += block
             is_line = b"\n" in self._head or len(self._head) >= HEAD_BYTES
@@ -69,7 +69,7 @@ class NormalLines:
         return self._normal(self._lines.whole(self._decoded(block)))
 
     def finish(self) -> bytes:
-        """What is left when the log ends: a last line without its end."""
+        """The rest at the end of the log: a last line without its line end."""
         made = b""
         if self._head:
             block, self._head = self._begun(self._head), None
@@ -93,7 +93,7 @@ class NormalLines:
             return self._decoder.decode(block).encode("utf-8", "replace")
         if self._export is not None:
             return self._export.feed(block)
-        # UTF-16 without a mark, or binary: a letter of ASCII is itself beside a zero
+        # UTF-16 without a byte order mark, or binary: an ASCII letter is itself next to a zero byte
         return block.replace(b"\0", b"") if b"\0" in block else block
 
     def _normal(self, block: bytes) -> bytes:
@@ -103,7 +103,7 @@ class NormalLines:
 
 
 def normal(log: bytes) -> bytes:
-    """A whole log at once."""
+    """All lines of a complete log, normalised at once."""
     lines = NormalLines()
     return lines.feed(log) + lines.finish()
 

@@ -1,12 +1,12 @@
-r"""Cuts blocks at the ends of lines, and joins the pieces that a container runtime makes of a long one. Pure.
+r"""Cuts blocks at line ends, and joins lines that a container runtime has split.
 
-CRI container log format (kubernetes/enhancements, keps/sig-node): `TIME STREAM TAGS TEXT`; the first tag is P for a
-piece that is continued by the next line of the same stream, F for the last or only one. Pieces of the two streams
-alternate as they were written. Docker's records (json-file driver) are turned into such lines first.
+Pure. CRI container log format (kubernetes/enhancements, keps/sig-node): `TIME STREAM TAGS TEXT`. The first tag is P
+for a part that the next line of the same stream continues, and F for the last or only part. Parts of the two
+streams are interleaved as they were written. Docker's records (json-file driver) are converted to such lines first.
 
-A line may hold several texts: a progress bar returns to the beginning of its line each time it is drawn, and what is
-printed next follows it. They are handed on as parts of one line, each but the last ended by `\r` instead of `\n`, and
-each with what the runtime put in front of the line.
+One line may contain several texts: a progress bar returns to the beginning of its line each time it is drawn, and
+the next output follows it. These texts are passed on as parts of one line. Each part but the last ends with `\r`
+instead of `\n`, and each has the runtime's prefix of the line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.logs import json_records
 
 MOST_LINE_BYTES = 32 << 10
-"""What a part of a line has beyond them is dropped: a message that explains a fault is shorter."""
+"""Most bytes of a part of a line; the rest is dropped. A message that explains a fault is shorter."""
 _PIECES = (b" stdout P", b" stderr P")
 _STREAMS = (b"stdout", b"stderr")
 _DOCKER = b'{"log":"'
@@ -26,17 +26,17 @@ _PLAIN_DOCKER = re.compile(
     rb'^\{"log":"([^"\\\n]{0,32768})\\n","stream":"(stdout|stderr)"(?:,"attrs":\{[^}\n]{0,500}\})?,"time":"([^"\\\n]{1,40})"\}$',
     re.MULTILINE,
 )
-"""A record whose text needs no decoding."""
+"""A record whose text contains no escapes."""
 _ENDS = re.compile(rb"[\r\n]")
 _RETURNS = re.compile(rb"\r+")
 
 
 @dataclass(slots=True)
 class _Open:
-    """A line of which pieces are missing."""
+    """A line of which parts are missing."""
 
     head: bytes
-    """What the runtime put in front of its first piece."""
+    """The runtime's prefix of its first part."""
     text: bytearray = field(default_factory=bytearray)
 
 
@@ -46,17 +46,18 @@ class PartialLines:
     def __init__(self) -> None:
         self._rest = b""
         self._is_cut = False
-        """The kept beginning of a part has reached its limit: the rest of the part is dropped."""
+        """True if the kept beginning of a part has reached its limit, so that the rest of the part
+        is dropped."""
         self._open: dict[bytes, _Open] = {}
-        """Stream -> the line that is joined."""
+        """Stream -> the line that is being joined."""
 
     def skip(self) -> None:
-        """Bytes are missing: what comes next begins in the middle of a line."""
+        """Bytes are missing: the next block begins in the middle of a line."""
         self._open.clear()
         self._rest, self._is_cut = b"", True
 
     def whole(self, block: bytes) -> bytes:
-        """The lines and parts that end in this block, each whole; as many line ends as the block has."""
+        """The complete lines and parts that end in this block; as many line ends as in the block."""
         if self._is_cut:
             end = _ENDS.search(block)
             if end is None:
@@ -74,7 +75,7 @@ class PartialLines:
         return self._joined(lines)
 
     def finish(self) -> bytes:
-        """What is left when the log ends: a last line without its end, pieces without their last."""
+        """The rest at the end of the log: a last line without its line end, or a split line without its last part."""
         rest, self._rest = self._rest, b""
         made = self._joined(rest + b"\n") if rest else b""
         return made + b"".join(_parts(*self._closed(stream)) for stream in list(self._open))
@@ -103,7 +104,7 @@ class PartialLines:
             if is_known and tags[:1] == b"P":
                 if stream not in self._open:
                     self._open[stream] = _Open(b"%b %b F " % (time, stream))
-                # an empty line in the place of the piece: lines keep their numbers
+                # an empty line in place of the part, so that lines keep their numbers
                 made.append(_add(self._open[stream], text) + b"\n")
             elif is_known and stream in self._open and tags[:1] == b"F":
                 made.append(_add(self._open[stream], text))
@@ -114,7 +115,7 @@ class PartialLines:
 
 
 def _add(line_open: _Open, piece: bytes) -> bytes:
-    """Add a piece to a line; the parts of the line that it completes."""
+    """Add a part to a line; returns the parts of the line that are now complete."""
     drawn, returned, piece = piece.rpartition(b"\r")
     made = b""
     if returned:
@@ -160,7 +161,7 @@ def _with_returns_split(lines: bytes) -> bytes:
 
 
 def _as_cri(lines: bytes) -> bytes:
-    """Docker's records as lines of the CRI."""
+    """Docker's records as CRI lines."""
     lines = _PLAIN_DOCKER.sub(rb"\3 \2 F \1", lines)
     if _DOCKER not in lines:
         return lines

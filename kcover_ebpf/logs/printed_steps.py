@@ -1,4 +1,4 @@
-"""The step and epoch of a training, as programs and progress bars print them. Pure."""
+"""Finds the step and epoch of a training in the output of programs and progress bars. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENDS = rb"(?:[^.\d]|$)"
 
 
 def _compiled(pattern: bytes) -> re2._Regexp[bytes]:
-    """For bytes of any encoding. RE2, for whoever prints a line decides what is searched, and it takes linear time."""
+    """A pattern for bytes of any encoding. RE2, because tenants write the text, and RE2 takes linear time."""
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     return re2.compile(pattern, options=options)
@@ -33,25 +33,25 @@ _STEP = _compiled(
 )
 _EPOCH = _compiled(rb"(?i)\bepoch" + _ASSIGNED + rb"(\d{1,9})" + _ENDS)
 _NUMBER_IN_LINE = _ASSIGNED.replace(rb"\n", b"") + rb"\d+" + _ENDS
-# Whatever the two above match in a line, these do.
+# A superset of the two patterns above: every line that they match matches this one.
 _STEP_SIGN = rb"(?:step|iteration|iter|batch)" + _NUMBER_IN_LINE + rb"|\d/\d{1,15} \["
 _EPOCH_SIGN = rb"epoch" + _NUMBER_IN_LINE
 _OTHER = {"stdout": b"stderr", "stderr": b"stdout"}
 _TIME_BYTES = 100
-"""Longer than what the CRI puts in front of a line."""
+"""Longer than the time stamp and tags that the CRI puts in front of a line."""
 _FIRST_PIECE_BYTES = 4 << 10
-"""Of what is searched from its end: a training that prints its step prints it often."""
+"""Bytes searched first, from the end of the text: a training prints its step often."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrintedStep:
-    """The last that a text says; None where it says none."""
+    """The last step and epoch in a text; None for what it does not contain."""
 
     step: int | None
     epoch: int | None
 
     def then(self, later_step: PrintedStep) -> PrintedStep:
-        """What both say, where `later_step` was printed after this."""
+        """Combined with `later_step`, which was printed after this one and overrides it."""
         return PrintedStep(
             self.step if later_step.step is None else later_step.step,
             self.epoch if later_step.epoch is None else later_step.epoch,
@@ -59,14 +59,14 @@ class PrintedStep:
 
 
 def last(text: bytes) -> PrintedStep:
-    """The last step and epoch in it."""
+    """The last step and epoch in a text."""
     return PrintedStep(_last(_STEP, text), _last(_EPOCH, text))
 
 
 def of_process(text: bytes, process: str) -> PrintedStep:
-    """The last step and epoch in those of its lines that this process put its name in front of.
+    """The last step and epoch in those lines that have the name of this process.
 
-    Ranks that write to one log are at different steps, and a traceback is at that of the rank that raised it.
+    Ranks that share a log are at different steps, and a traceback belongs to the step of its own rank.
     """
     found_step = PrintedStep(None, None)
     for raw in reversed(text.split(b"\n")) if process else ():
@@ -81,7 +81,7 @@ def of_process(text: bytes, process: str) -> PrintedStep:
 
 
 def are_of_one(process: str, other_process: str) -> bool:
-    """Whether two names that launchers put in front of lines are of one process: one may name it more exactly."""
+    """Whether two process names of launchers mean the same process: one may be more specific."""
     names = sorted((process, other_process), key=len)
     return names[0] != "" and f"{names[1]} ".startswith(f"{names[0]} ")
 
@@ -89,8 +89,8 @@ def are_of_one(process: str, other_process: str) -> bool:
 def is_of_before(line: lines.LogLine, stream: str, raised_s: float) -> bool:
     """Whether a line that was written after a traceback (to `stream`, unix seconds) was printed before it.
 
-    It may be where it came through the other pipe: a runtime reads each by itself, and a program flushes its standard
-    output when it ends.
+    That is possible if it came through the other pipe: a runtime reads each pipe separately, and a program flushes
+    its standard output only when it ends.
     """
     if line.stream == stream or line.time_s is None:
         return False
@@ -98,10 +98,10 @@ def is_of_before(line: lines.LogLine, stream: str, raised_s: float) -> bool:
 
 
 def written_late(block: bytes, stream: str, raised_s: float, process: str = "") -> PrintedStep:
-    """What lines of this block say that was printed before a traceback and written after it.
+    """The step in lines of this block that were printed before a traceback and written after it.
 
-    `block`: whole lines, in order of time; `stream`, `raised_s`: of the traceback (unix seconds). `process`: whose
-    lines count; empty: those of all.
+    `block`: complete lines in order of time; `stream`, `raised_s`: of the traceback (unix seconds). `process`: only
+    its lines count; empty: all lines.
     """
     if stream not in _SIGNS:
         return PrintedStep(None, None)
@@ -122,7 +122,7 @@ def _until(block: bytes, end_s: float) -> bytes:
 
 
 def _time_s(raw: bytes) -> float:
-    """Unix seconds; before all times where the line does not say."""
+    """Unix seconds of the line; minus infinity if it has no time."""
     line = lines.parse(raw[:_TIME_BYTES].decode("utf-8", "replace"))
     found = None if line is None else line.time_s
     return -math.inf if found is None else found
@@ -150,7 +150,7 @@ def _last_late(
 
 
 def _backwards(block: bytes, sign: re2._Regexp[bytes]) -> Iterator[bytes]:
-    """The lines with this sign, the last one first."""
+    """The lines that match the sign, last one first."""
     end, size = len(block), _FIRST_PIECE_BYTES
     while end > 0:
         start = block.rfind(b"\n", 0, max(0, end - size)) + 1
@@ -169,7 +169,7 @@ def _last(pattern: re2._Regexp[bytes], text: bytes) -> int | None:
 
 
 def _sign(stream: bytes, text: bytes) -> re2._Regexp[bytes]:
-    """Finds lines of a stream (CRI) that may have such a text."""
+    """Pattern for CRI lines of a stream that may contain such a text."""
     return _compiled(rb"(?im)^[^ \n]+ " + stream + rb" [^\n]*?(?:" + text + rb")")
 
 
@@ -177,4 +177,4 @@ _SIGNS = {
     stream: (_sign(other, _STEP_SIGN), _sign(other, _EPOCH_SIGN))
     for stream, other in _OTHER.items()
 }
-"""Of a step and of an epoch, in lines of the other stream than this."""
+"""Stream -> patterns for a step and for an epoch in lines of the other stream."""

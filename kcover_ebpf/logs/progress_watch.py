@@ -1,7 +1,7 @@
-"""How far a training has come, as its log prints it: steps, checkpoints, and what the program says of itself. Pure.
+"""Tracks the progress of a training in its log: steps, checkpoints, and announcements of the program.
 
-A program may say more than a trainer prints (hints/kcover_hint.py): `kcover: phase NAME up to 600 s`, `kcover: phase
-NAME ends`, `kcover: checkpoint 1200 is complete`. It never has to.
+Pure. A program may announce more than a trainer prints (hints/kcover_hint.py): `kcover: phase NAME up to 600 s`,
+`kcover: phase NAME ends`, `kcover: checkpoint 1200 is complete`. It never has to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kcover_ebpf.api.log_report import AnnouncedPhase, PrintedProgress
 from kcover_ebpf.logs import lines
 
 _PIECE_BYTES = 4 << 10
-"""Of what is searched from its end: a training that prints its step prints it often."""
+"""Bytes searched first, from the end of the text: a training prints its step often."""
 _TIME_BYTES = 100
 
 
@@ -48,7 +48,7 @@ _CHECKPOINT = _compiled(
 )
 _CHECKPOINT_WORDS = (b"heckpoint", b"CHECKPOINT")
 _MOST_PHASES = 16
-"""At the same time: a program that names a new one each time ends none of them."""
+"""Most phases at the same time: a program that uses a new name each time would end none of them."""
 _PHASE_WORD = b"kcover: phase "
 _PHASE = _compiled(
     rb"\bkcover: phase ([A-Za-z][\w-]{0,31}) (?:(ends)|up to (\d{1,9})(?:\.\d{1,3})? s)\b"
@@ -56,17 +56,17 @@ _PHASE = _compiled(
 
 
 class ProgressWatch:
-    """Takes the lines of a container, start after start, as `NormalLines` makes them."""
+    """Takes the lines of a container, start after start, as `NormalLines` produces them."""
 
     def __init__(self, longest_phase_s: float) -> None:
-        """`longest_phase_s`: what a program announces for longer is refused."""
+        """`longest_phase_s`: a longer phase announced by a program is refused."""
         self._longest_phase_s = longest_phase_s
         self._before: int | None = None
-        """The last step of the start before."""
+        """The last step of the previous start; None if there was none."""
         self._begin(is_first=False)
 
     def begin(self) -> None:
-        """The container was started anew, and its log is read from the beginning."""
+        """The container was restarted, and its log is read from the beginning."""
         self._before = self._step if self._step is not None else self._before
         self._begin(is_first=True)
 
@@ -74,18 +74,18 @@ class ProgressWatch:
         self._awaits_first = is_first
         self._step: int | None = None
         self._first: tuple[int, float] | None = None
-        """The first step that was read of this start, and when it was printed."""
+        """The first step of this start, and when it was printed."""
         self._place: tuple[int, bool] | None = None
-        """The last number that is one of a step, and whether it is counted within its epoch."""
+        """The last step number, and whether it counts within its epoch."""
         self._moved_s = self._step_s = 0.0
-        """When that changed, and when the step did (unix seconds)."""
+        """When `_place` changed, and when the step did (unix seconds)."""
         self._redone: int | None = None
         self._loss: float | None = None
         self._tokens: int | None = None
         self._saved: int | None = None
         self._saved_s = 0.0
         self._phases: dict[str, tuple[float, float]] = {}
-        """Those that have not ended, by name: when each began (unix seconds), and how long it may take."""
+        """Unfinished phases by name: when each began (unix seconds), and how long it may take."""
         self._saving_s: float | None = None
 
     def feed(self, block: bytes, now_s: float) -> None:
@@ -94,9 +94,10 @@ class ProgressWatch:
             self._first = (first[0], _time_s(block, first[1], now_s))
             if self._awaits_first and self._before is not None:
                 self._redone = max(0, self._before - first[0] + 1)
-        # to find a word is ten times as fast as a pattern, and most blocks have none of these
+        # searching for a word is ten times as fast as a pattern, and most blocks contain none of
+        # these
         if any(word in block for word in _CHECKPOINT_WORDS):
-            # one without a number is of the last step before it
+            # a checkpoint without a number belongs to the last step before it
             for match in _SAVED.finditer(block):
                 self._note_checkpoint(block, match, now_s)
         self._note_step(block, now_s)
@@ -142,7 +143,7 @@ class ProgressWatch:
             self._phases[name] = time_s, float(match.group(3))
 
     def progress(self, now_s: float) -> PrintedProgress | None:
-        """What was printed so far, ages before `now_s`; None where no step and no checkpoint was."""
+        """The progress so far, as ages before `now_s`; None if no step and no checkpoint was printed."""
         if self._place is None and self._saved is None:
             return None
         return PrintedProgress(
@@ -166,9 +167,9 @@ class ProgressWatch:
         return round(took_s / steps, 6) if steps > 0 and took_s > 0 else None
 
     def phase(self, now_s: float) -> AnnouncedPhase | None:
-        """The long phase that the program says it is in, of several the last to end; None where it is in none.
+        """The announced phase that the program is in; of several, the one that ends last; None if there is none.
 
-        One that is refused is named only where none is allowed.
+        A refused phase is returned only if there is no permitted one.
         """
         found = [
             AnnouncedPhase(name, left_s, refused=up_to_s > self._longest_phase_s)
@@ -191,7 +192,7 @@ def _is_in_epoch(match: re2._Match[bytes]) -> bool:
 
 
 def _first_step(block: bytes) -> tuple[int, int] | None:
-    """The first step that is counted from the beginning of the training, and where it is."""
+    """The first step counted from the beginning of the training, and its offset."""
     for match in _STEP.finditer(block):
         if not _is_in_epoch(match):
             return _number(match), match.start()
@@ -199,13 +200,13 @@ def _first_step(block: bytes) -> tuple[int, int] | None:
 
 
 _Place = tuple[int, bool, int]
-"""A number of a step, whether it is counted within its epoch, and where it is."""
+"""(step number, whether it counts within its epoch, offset)."""
 
 
 def _last_steps(block: bytes, end: int) -> tuple[_Place | None, _Place | None]:
-    """The last number of a step before `end`; and the last that is counted from the beginning of the training.
+    """The last step number before `end`, and the last one counted from the beginning of the training.
 
-    The second only near the first: a training that prints both prints them together.
+    The second is searched only near the first, because a training that prints both prints them together.
     """
     size = _PIECE_BYTES
     if _STEP.search(block[max(0, end - size) : end]) is None and _STEP.search(block) is None:

@@ -1,4 +1,4 @@
-"""Finds the lines of a log that a rule knows, at the speed of one RE2 scan over each block."""
+"""Finds the lines of a log that match a rule, at the speed of one RE2 scan over each block."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from kcover_ebpf.logs.rules import (
 )
 
 _LONGEST_LINE = 64 << 10
-"""Bytes; what a line has beyond them is not read. The CRI cuts at 16 KiB."""
+"""Most bytes of a line that are read. The CRI splits lines at 16 KiB."""
 _MOST_CONTINUED = 64
-"""Lines of one record of the kernel: a stack has as many."""
+"""Most lines of one kernel record; a stack has as many."""
 _MOST_KNOWN, _MOST_KNOWN_CHARS = 16, 512
-"""Lines of a storm that are remembered, and the length of each: there is a reader for each container of a node."""
+"""Most remembered lines of a storm, and most characters of each: there is one reader per container
+of a node."""
 _HEAD_BYTES = 200
-"""Longer than whatever a log puts in front of a message."""
+"""Longer than any prefix of a message."""
 
 _XID, _SXID = compiled(kmsg_parser.XID_IN_LOG), compiled(kmsg_parser.SXID_IN_LOG)
 _XID_DOMAIN = {
@@ -43,12 +44,12 @@ _XID_DOMAIN = {
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One line that a rule knows."""
+    """One line that matches a rule, or is an Xid."""
 
     number: int
-    """The line's number in the log, from 1."""
+    """Line number in the log, from 1."""
     line: str
-    """The message, without what the log put in front."""
+    """The message without the log's prefix."""
     rule: str
     domain: LogDomain
     severity: Severity
@@ -57,20 +58,20 @@ class Match:
     meaning: str
     advice: str
     check: str = ""
-    """The check of an inspection that shows whether it is still so; empty: none does."""
+    """The inspection check that shows whether the fault persists; empty if there is none."""
     time: str = ""
-    """When a container runtime read the line (RFC 3339); empty in other logs."""
+    """Time at which a container runtime read the line (RFC 3339); empty in other logs."""
     rank: int | None = None
-    """Of the process that wrote it, where what a launcher put in front says so."""
+    """Global rank of the process that wrote it; None if no head states it."""
     follows: bool = False
-    """It says what followed from a failure elsewhere: whoever prints it is a victim."""
+    """The line reports the consequence of a failure elsewhere, so its process is a victim."""
 
 
 class LogReader:
-    """Takes a log block by block, in order. What it keeps is bounded: the beginnings of a few unfinished lines.
+    """Takes a log block by block, in order.
 
-    The pieces that a container runtime makes of a long line (16 KiB each) count as lines; what they say is found at the
-    last of them.
+    Keeps a bounded amount: the beginnings of a few unfinished lines. Parts of a long line that a container runtime
+    has split (16 KiB each) count as lines; a match is found at the last part.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class LogReader:
         *,
         source: Source = Source.UNKNOWN,
     ) -> None:
-        """`source`: who wrote lines that have nothing in front of them; UNKNOWN tries both."""
+        """`source`: the source of lines without a prefix; UNKNOWN tries the rules of both."""
         self._rules = RuleSet(rules)
         self._catalog = catalog
         self._bare = source
@@ -89,18 +90,18 @@ class LogReader:
         self._lines = NormalLines()
         self._line_count = 0
         self._known: dict[str, Match | None] = {}
-        """What was made of the last lines of a container, without their times: a storm repeats them."""
+        """Results for a container's recent lines without their times, because storms repeat lines."""
 
     def feed(self, block: bytes) -> Iterator[Match]:
-        """The known lines that end in this block."""
+        """The matches in lines that end in this block."""
         return self.read(self._lines.feed(block))
 
     def finish(self) -> Iterator[Match]:
-        """What is left when the log ends: a last line without its newline."""
+        """The matches in the rest of the log: a last line without its line end."""
         return self.read(self._lines.finish())
 
     def read(self, block: bytes) -> Iterator[Match]:
-        """The known lines of a block that `NormalLines` made."""
+        """The matches in a block that `NormalLines` produced."""
         start, block = 0, scanner.whole_utf8(block)
         for part_start, part_end in self._candidates(block):
             self._line_count += block.count(b"\n", start, part_start)
@@ -112,11 +113,11 @@ class LogReader:
         self._line_count += block.count(b"\n", start)
 
     def _candidates(self, block: bytes) -> Iterator[tuple[int, int]]:
-        """Start and end of the parts of lines that may match, each once."""
+        """Start and end of each part of a line that may match."""
         position = 0
         has_parts = b"\r" in block
         while (match := self._scan.search(block, position)) is not None:
-            if match.start() == len(block):  # empty, behind the last newline: there is no line
+            if match.start() == len(block):  # empty, after the last newline: not a line
                 return
             start = block.rfind(b"\n", 0, match.start()) + 1
             end = block.find(b"\n", match.start())
@@ -129,7 +130,7 @@ class LogReader:
             yield start, end
             position = end + 1
             if not has_parts:
-                # known lines come in storms: whether the next is one is found out without where it matches
+                # matching lines come in storms: a cheap test for the next line avoids a full search
                 while (end := block.find(b"\n", position)) >= 0 and self._test.Match(
                     block[position:end]
                 ):
@@ -138,7 +139,7 @@ class LogReader:
 
     def _classify(self, raw: str, block: bytes, start: int) -> Match | None:
         if (head := _continued(raw, block, start)) is not None and head.strip():
-            # what a record of the kernel has behind its first line has no time; whoever wrote that wrote this
+            # a continuation of a kernel record has no time; the author of the record wrote it
             first = lines.parse(head)
             if first is None:
                 return None
@@ -176,7 +177,7 @@ class LogReader:
             rule.name,
             rule.domain,
             severity,
-            # what its writer calls harmless takes no node out
+            # a message that its author calls harmless does not make a node unfit
             Concerns.JOB if is_mild else rule.concerns,
             rule.lasting and not is_mild,
             rule.meaning,
@@ -188,7 +189,7 @@ class LogReader:
         )
 
     def _xid(self, text: str) -> tuple[Entry, str] | None:
-        """The catalogue's entry, and what follows its number."""
+        """The catalogue's entry for an Xid line, and the text after its number."""
         for pattern in (_XID, _SXID):
             if (match := pattern.search(text)) is not None:
                 found = match.groupdict()
@@ -198,7 +199,7 @@ class LogReader:
 
 
 def said_severity(rule: LogRule, line: LogLine) -> Severity:
-    """The rule's severity, or less where the line's own level is less or its program continues."""
+    """The severity of the rule; lower if the line's own level is lower or its program continues."""
     if rule.source is Source.KERNEL:
         return rule.severity
     if not levels.reports(line.text):
@@ -219,7 +220,7 @@ def _is_denied(rule: LogRule, text: str) -> bool:
 
 
 def _continued(raw: str, block: bytes, start: int) -> str | None:
-    """The beginning of the record that a part of a line, or an indented line, continues; None for any other."""
+    """The beginning of the record that a split or indented line continues; None for other lines."""
     end = start
     if block[start - 1 : start] == b"\r":
         begin = block.rfind(b"\n", 0, start) + 1
@@ -244,7 +245,7 @@ def _of_xid(number: int, text: str, entry: Entry, rest: str) -> Match:
     elif verdict.ends_job:
         severity = Severity.ERROR
     elif verdict.action is Action.NONE and entry.action is not Action.NONE:
-        severity = Severity.INFO  # by its own words there is nothing to do
+        severity = Severity.INFO  # by its own words, nothing needs to be done
     advice = entry.advice if verdict.action is entry.action else verdict.reason
     return Match(
         number,

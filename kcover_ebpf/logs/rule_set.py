@@ -1,7 +1,7 @@
-"""Which of many rules know a line, in one pass over it. Pure.
+"""Finds the rules that match a line, in one pass for all rules.
 
-The first of the rules wins. RE2 tries all patterns at once; where its automaton gives up, which it does not report, the
-patterns are tried one after the other, so that no line is missed.
+Pure. The first matching rule wins. RE2 tries all patterns at once. If its automaton gives up, which it does not
+report, the patterns are tried one by one, so that no line is missed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from kcover_ebpf.logs.lines import LogLine, Source
 from kcover_ebpf.logs.rules import LogRule
 
 _MEMORY = 8 << 20
-"""Bytes that RE2 may take for the automaton of all patterns: the confined reader of logs has 48 MiB in all."""
+"""Bytes that RE2 may use for the automaton of all patterns; the confined reader of logs has 48 MiB
+in total."""
 
 
 class RuleSet:
-    """The rules of a reader, by the log that they are for."""
+    """The rules of a reader, grouped by the log that they apply to."""
 
     def __init__(self, rules: Sequence[LogRule]) -> None:
         self._rules = {
@@ -33,17 +34,17 @@ class RuleSet:
             source: tuple(number for number, rule in enumerate(rules) if _may_need_text(rule))
             for source, rules in self._rules.items()
         }
-        """Rules that may know a message and not the same behind a head: others know both."""
+        """Rules that may match a message but not the same message after a head; the others match both."""
         self._anchored_patterns = {
             source: tuple(self._patterns[source][number] for number in numbers)
             for source, numbers in self._anchored.items()
         }
 
     def first(self, line: LogLine, source: Source) -> LogRule | None:
-        """The first rule that knows a line of this log; UNKNOWN tries those of all logs.
+        """The first rule that matches a line of this log; UNKNOWN tries the rules of all logs.
 
-        A container's rule may match what its program wrote, or the message without what launchers and loggers put in
-        front of it.
+        A container's rule may match the program's complete text, or the message without the heads of launchers and
+        loggers.
         """
         rules = self._rules[source]
         found = _matching(self._patterns[source], line.written)
@@ -52,7 +53,7 @@ class RuleSet:
                 numbers = self._anchored[source]
                 inner = _matching(self._anchored_patterns[source], line.text)
                 found += [numbers[index] for index in inner]
-            else:  # a record in JSON: what it says is not written so in the line
+            else:  # a JSON record: its message is not contained literally in the line
                 found += [
                     index
                     for index in _matching(self._patterns[source], line.text)
@@ -68,7 +69,7 @@ def _may_need_text(rule: LogRule) -> bool:
 
 
 def first_rule(rules: Iterable[LogRule], line: LogLine, source: Source) -> LogRule | None:
-    """The same, one rule after the other."""
+    """As `RuleSet.first`, trying one rule after the other."""
     has_head = line.text != line.written
     for rule in rules:
         if source not in (Source.UNKNOWN, rule.source):
@@ -88,7 +89,7 @@ def _matching(patterns: tuple[str, ...], text: str) -> list[int]:
 
 @lru_cache(maxsize=16)
 def _compiled(patterns: tuple[str, ...]) -> re2.Set | None:
-    """The automaton; None where RE2 refuses the patterns together."""
+    """The automaton; None if RE2 refuses to combine the patterns."""
     options = re2.Options()
     options.max_mem = _MEMORY
     options.log_errors = False

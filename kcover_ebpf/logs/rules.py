@@ -1,4 +1,4 @@
-"""The rules a log line is classified by: the shipped ones, an operator's TOML file, NPD's JSON."""
+"""The rules that classify log lines: shipped ones, an operator's TOML file, NPD's JSON."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from kcover_ebpf.logs.lines import Source
 
 
 class RegexMatch(Protocol):
-    """A match of `Regex`."""
+    """The part of re2's match object that is used."""
 
     def groupdict(self) -> dict[str, str | None]:
-        """The named groups."""
+        """Group name -> matched text; None for a group that did not take part."""
 
     def start(self) -> int:
-        """Where it begins, in characters."""
+        """Offset of the match in characters, not bytes."""
 
 
 class Regex(Protocol):
-    """What is used of a compiled RE2 pattern."""
+    """The part of a compiled RE2 pattern that is used."""
 
     def search(self, text: str) -> RegexMatch | None:
-        """The first match anywhere in the text."""
+        """The first match anywhere in the text; None if there is none."""
 
 
 class LogDomain(StrEnum):
-    """Where the cause lies."""
+    """The domain in which the cause lies."""
 
     HARDWARE = "hardware"
     DRIVER = "driver"
@@ -48,11 +48,11 @@ class LogDomain(StrEnum):
     MEMORY = "memory"
     PROGRAM = "program"
     OUTSIDE = "outside"
-    """A scheduler, a launcher or a person ended the run: nothing of it is at fault."""
+    """A scheduler, a launcher or a person ended the run; no part of the run is at fault."""
 
 
 class Severity(StrEnum):
-    """How bad it is."""
+    """Severity of a line: from a note to a fault that ends the job."""
 
     FATAL = "fatal"
     ERROR = "error"
@@ -61,7 +61,7 @@ class Severity(StrEnum):
 
 
 class Concerns(StrEnum):
-    """Who has to act on it."""
+    """Who has to act: the job's owner or the operator of the node."""
 
     NODE = "node"
     JOB = "job"
@@ -69,33 +69,33 @@ class Concerns(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogRule:
-    """One kind of line."""
+    """A rule: a pattern, and the meaning of the lines that match it."""
 
     name: str
     source: Source
     """KERNEL or CONTAINER: a rule never applies to a line of the other log."""
     pattern: str
-    """RE2 syntax: no look-around and no back-references, so that no line takes more than linear time."""
+    """RE2 syntax, without look-around and back-references, so that matching takes linear time."""
     regex: Regex
-    """`pattern`, compiled for text."""
+    """`pattern` compiled for str, not bytes."""
     domain: LogDomain
     severity: Severity
     concerns: Concerns
     lasting: bool
-    """It stays until a repair or a reboot."""
+    """The fault lasts until a repair or a reboot."""
     meaning: str
     advice: str
     check: str = ""
-    """The check of an inspection that shows whether it is still so; empty: none does."""
+    """The inspection check that shows whether the fault persists; empty if there is none."""
     generic: bool = False
-    """It shows that a program failed, and not why: any other rule explains more."""
+    """It shows only that a program failed, not why; any other matching rule explains more."""
 
     follows: bool = False
-    """It says what followed from a failure elsewhere: who prints it is a victim."""
+    """The line reports the consequence of a failure elsewhere, so its process is a victim."""
 
     @property
     def anchored(self) -> bool:
-        """Whether it may match a message and not the same behind something else."""
+        """Whether it may match a message but not the same message after other text."""
         return _is_anchored(self.pattern)
 
 
@@ -108,7 +108,7 @@ def _is_anchored(pattern: str) -> bool:
 
 
 _MOST_PATTERN_CHARS = 2_000
-"""A pattern longer than this is a mistake, and may take long to compile."""
+"""A longer pattern is a mistake, and may take long to compile."""
 _MOST_FILE_BYTES = 1 << 20
 _Choice = TypeVar("_Choice", LogDomain, Severity, Concerns)
 _KEYS = {field.name for field in fields(LogRule)} - {"regex"}
@@ -116,7 +116,7 @@ _KEYS = {field.name for field in fields(LogRule)} - {"regex"}
 
 @cache
 def shipped() -> tuple[LogRule, ...]:
-    """The rules that come with this package, first match first."""
+    """The rules that are part of this package, first match first."""
     return (*_table("kernel.toml", Source.KERNEL), *_table("container.toml", Source.CONTAINER))
 
 
@@ -127,7 +127,7 @@ def _table(name: str, source: Source) -> tuple[LogRule, ...]:
 
 
 def load(path: Path | None) -> tuple[LogRule, ...]:
-    """An operator's rules (TOML, or the JSON of a node-problem-detector log monitor), then the shipped.
+    """An operator's rules (TOML, or the JSON of a node-problem-detector log monitor), followed by the shipped ones.
 
     Raises `PolicyError` for a file that cannot be read or is wrong.
     """
@@ -170,15 +170,15 @@ def load(path: Path | None) -> tuple[LogRule, ...]:
 
 
 def scanner_for(rules: Iterable[LogRule]) -> re2._Regexp[bytes]:
-    """Finds the lines of a log that one of the rules may match, or that may be an Xid or SXid.
+    """Search for lines that may match a rule or be an Xid or SXid.
 
-    Raises `ValueError` if they are too many for RE2.
+    Raises `ValueError` if RE2 cannot combine the patterns.
     """
     return scanner.compiled(_searched(rules))
 
 
 def test_for(rules: Iterable[LogRule]) -> re2.Set:
-    """The same for one line: only whether it may match."""
+    """As `scanner_for`, for one line: shows only whether it may match."""
     return scanner.test(_searched(rules))
 
 
@@ -187,7 +187,7 @@ def _searched(rules: Iterable[LogRule]) -> list[str]:
 
 
 def compiled(pattern: str) -> Regex:
-    """A pattern for text; raises `ValueError` with RE2's own words."""
+    """A pattern compiled for str; raises `ValueError` with RE2's reason."""
     options = re2.Options()
     options.log_errors = False
     try:
@@ -244,7 +244,7 @@ def _rule(row: Mapping[str, Any], source: Source) -> LogRule:
 
 
 def _npd_rule(row: Mapping[str, Any]) -> LogRule:
-    """A rule of node-problem-detector's kernel monitor: `type`, `reason`, `pattern`, `condition`."""
+    """Converts a rule of node-problem-detector's kernel monitor: `type`, `reason`, `pattern`, `condition`."""
     if missing := [key for key in ("type", "reason", "pattern") if key not in row]:
         raise ValueError(f"needs {', '.join(missing)}")
     lasting = row["type"] == "permanent"

@@ -1,8 +1,8 @@
-"""One RE2 search for the lines that any of many patterns may match, over blocks of UTF-8. Pure.
+"""One RE2 search for lines that any of many patterns may match, over blocks of UTF-8.
 
-A pattern is for a message, and the block has whole lines: what the log put in front of the message is there too. So the
-search has the patterns without their anchors, and no match of it is longer than a line: whatever a pattern matches in a
-message, the search matches in its line. The line still has to be tried.
+Pure. A pattern is written for a message, but a block contains complete lines with prefixes. So the search uses the
+patterns without their anchors, and no match is longer than a line: if a pattern matches a message, the search
+matches its line. Each line found must still be tested with the pattern itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import lru_cache
 import re2
 
 _MEMORY = 64 << 20
-"""Bytes that RE2 may take for the automaton of all patterns at once; that of the shipped rules takes about 1 MiB."""
+"""Bytes that RE2 may use for the automaton of all patterns; that of the shipped rules takes about 1 MiB."""
 _PARTS = re.compile(
     r"(?P<quoted>\\Q.*?(?:(?P<end>\\E)|\Z))"
     r"|\\[pP]\{[^}]*\}"
@@ -24,16 +24,16 @@ _PARTS = re.compile(
     r"|[^\\\[^$]+",
     re.DOTALL,
 )
-r"""Of RE2's syntax: only outside of \Q...\E, of \p{^...} and of classes are ^, $, \A and \z anchors."""
+r"""Parts of RE2's syntax: only outside \Q...\E, \p{^...} and classes are ^, $, \A and \z anchors."""
 
 
 def compiled(patterns: Iterable[str]) -> re2._Regexp[bytes]:
-    """The search for any of these patterns, each valid for itself; `ValueError` if RE2 refuses them together."""
+    """The search for any of these patterns, each of which is valid; `ValueError` if RE2 refuses to combine them."""
     return _compiled(_joined(patterns))
 
 
 def test(patterns: Iterable[str]) -> re2.Set:
-    """Whether any of these patterns may match a line: faster than the search by as much as it says less."""
+    """Whether any of these patterns may match a line; faster than the search, which also says where."""
     return _test(_joined(patterns))
 
 
@@ -46,7 +46,7 @@ def _options() -> re2.Options:
     options.max_mem = _MEMORY
     options.log_errors = False
     options.never_nl = (
-        True  # else [^x] and \s would match across lines, and each search take longer
+        True  # otherwise [^x] and \s would match across lines, and each search would take longer
     )
     options.never_capture = True
     return options
@@ -76,7 +76,7 @@ def words_of(error: re2.error) -> str:
 
 
 def whole_utf8(block: bytes) -> bytes:
-    """The block as it is once decoded with "replace": RE2 matches no byte that is not UTF-8."""
+    """The block as it is after decoding with "replace", because RE2 matches only bytes that are UTF-8."""
     try:
         block.decode()
     except UnicodeDecodeError:
@@ -90,6 +90,6 @@ def _unanchored(pattern: str) -> str:
 
 def _without_anchor(part: re.Match[str]) -> str:
     if part["anchor"]:
-        return "(?:)"  # not nothing: it may be repeated
-    # RE2 takes \Q without \E, which would quote the patterns behind it
+        return "(?:)"  # not the empty text, because it may be repeated
+    # RE2 accepts \Q without \E, which would quote the patterns after it
     return f"{part[0]}\\E" if part["quoted"] and not part["end"] else part[0]

@@ -1,7 +1,8 @@
-r"""Takes credentials out of the text of a log before it is kept: what their form or their name gives away. Pure.
+"""Masks credentials in the text of a log before it is kept, if their form or name reveals them.
 
-Programs print their configuration, requests that failed, and commands; the ends of their logs are then fetched, copied
-into a store and shown on a page. A secret without a name beside it and without a distinctive form is not recognised.
+Pure. Programs print their configuration, failed requests and commands. The ends of their logs are then fetched,
+copied to a store and shown on a page. A secret with neither a telling name next to it nor a distinctive form is not
+recognised.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re2
 MASK = "[masked]"
 _KEY = r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----"
 _PRIVATE_KEY = rf"(?s){_KEY}.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\z)"
-"""Also one whose end is not in the text."""
+"""Also matches a key whose end is missing."""
 _FORMS = (
     r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",  # Amazon
     r"\bAIza[\w-]{30,}|\bya29\.[\w-]{20,}",  # Google
@@ -40,7 +41,7 @@ _ADDRESS = re2.compile(f"(?i){_IN_ADDRESS}")
 
 
 def masked(text: str) -> str:
-    """The text with `MASK` in place of each credential that is recognised; its lines stay, but for those of a key."""
+    """The text with `MASK` in place of each recognised credential. Its lines stay, except those of a key."""
     for pattern in _WHOLE:
         text = pattern.sub(MASK, text)
     text = _ADDRESS.sub(rf"\1{MASK}@", text)
@@ -50,7 +51,7 @@ def masked(text: str) -> str:
 
 
 def end_of(text: str, most: int) -> str:
-    """The last whole lines of a masked text, at most so many characters; a longer line is cut."""
+    """The last complete lines of a masked text, at most `most` characters; a longer line is cut."""
     if len(text) <= most:
         return text
     end = text[-most:]
@@ -59,6 +60,6 @@ def end_of(text: str, most: int) -> str:
 
 def _without_value(match: re2._Match[str]) -> str:
     said, value = match[1], match[2]
-    # the tokens of a language model are counted; a password may be a number
+    # numbers of tokens of a language model are harmless; a password may be a number
     is_count = "token" in said.lower() and _NUMBER.fullmatch(value)
     return match[0] if is_count or _NOTHING.fullmatch(value) else f"{said}{MASK}"

@@ -1,7 +1,7 @@
-r"""Records that are spread over several lines, as one line each. Pure.
+"""Joins records that are spread over several lines to one line each.
 
-`journalctl -o json-pretty` and `dmesg --json` (util-linux, sys-utils/dmesg.c) write JSON with a member on each line;
-`journalctl -o verbose` writes a line of time and cursor, and below it `    NAME=TEXT` for each field.
+Pure. `journalctl -o json-pretty` and `dmesg --json` (util-linux, sys-utils/dmesg.c) write JSON with one member per
+line. `journalctl -o verbose` writes a line with time and cursor, followed by ` NAME=TEXT` for each field.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _BEGINS_VERBOSE = re.compile(
     rb"\w{3} \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9} [A-Z+0-9:-]{1,8} \[s=[0-9a-f]{1,64};"
 )
 HEAD_BYTES = 48
-"""So many of a log's first bytes show that its records are spread."""
+"""Bytes at the beginning of a log that show whether its records are spread."""
 _FIELD = re.compile(rb"\s{1,8}([A-Z0-9_]{1,64})=(.*)", re.DOTALL)
 _MOST_BYTES = 64 << 10
-"""Of one record; a longer one is dropped."""
+"""Most bytes of one record; longer ones are dropped."""
 
 
 def begins(head: bytes) -> SpreadRecords | None:
-    """The reader of a log that begins so; None where records are lines."""
+    """The reader of a log that begins like this; None if records are lines."""
     if _BEGINS_JSON.match(head):
         return SpreadRecords(is_json=True)
     return SpreadRecords(is_json=False) if _BEGINS_VERBOSE.match(head) else None
@@ -39,13 +39,13 @@ class SpreadRecords:
         self._size = 0
 
     def feed(self, block: bytes) -> bytes:
-        """The records that end in this block, each at the place of its last line: lines keep their numbers."""
+        """The records that end in this block, each in place of its last line, so that lines keep their numbers."""
         *lines, rest = (self._rest + block).split(b"\n")
         self._rest = rest[:_MOST_BYTES]
         return b"".join(self._take(line) for line in lines)
 
     def finish(self) -> bytes:
-        """The last record, where nothing follows it."""
+        """The last record, if nothing follows it."""
         last = self._take(self._rest) if self._rest else b""
         self._rest = b""
         return last + self._ended()

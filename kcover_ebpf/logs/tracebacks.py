@@ -1,7 +1,7 @@
-"""Python tracebacks in a container's log: what identifies each, and the step of the training before it. Pure.
+"""Finds Python tracebacks in a container's log, with their identity and the training step before them.
 
-No text of a log leaves this module: a message may hold a secret. What identifies a traceback is a hash of its frames
-and the class of its error, and the file and line of one frame.
+Pure. No text of a log leaves this module, because a message may contain a secret. A traceback is identified by a
+hash of its frames and error class, and by the file and line of one frame.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ _FRAME = re.compile(
 _ERROR = re.compile(r" {0,80}(?P<error>[A-Za-z_][\w.]{0,200})(?::|$)")
 _ALONE = re.compile(r" {0,80}(?:(?:Exception Group|Original) )?Traceback ")
 _IGNORED = re.compile(rb"Exception ignored (?:in|on)[^\r\n]{1,400}[\r\n]{1,2}[^\r\n]{0,200}$")
-"""Python continues after an error in a finaliser, and says so in the line before (`sys.unraisablehook`)."""
+"""The line before an error in a finaliser, after which Python continues (`sys.unraisablehook`)."""
 _PACKAGES = re.compile(r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<")
 _PLAIN_NAME = re.compile(r"[\w.+@-]{1,100}")
 _SECONDARY = re.compile(
     r"(?:.*\.)?(?:ChildFailedError|SignalException|KeyboardInterrupt|SystemExit|CalledProcessError)$"
 )
 _CONTEXT_BYTES = 4 << 10
-"""Read before a traceback to find the step: a training prints it every few seconds."""
+"""Bytes read before a traceback to find the step: a training prints it every few seconds."""
 _MOST_FRAMES = 200
 _MOST_LINES = 1000
-"""Of one traceback; Python shortens what repeats."""
+"""Most lines of one traceback; Python abbreviates repetitions."""
 _MOST_OPEN = 32
-"""Ranks of one container whose tracebacks are written at once."""
+"""Most unfinished tracebacks, i.e. ranks of one container that write one at the same time."""
 _HASHES = "_sha2", "_sha256", "hashlib"
-"""SHA-256 without OpenSSL, of Python 3.12 and 3.11, and where it was built without its own: `hashlib` loads OpenSSL,
-which is 4 MB of a reader that hashes nothing else."""
+"""SHA-256 without OpenSSL: modules of Python 3.12 and 3.11, and a fallback. `hashlib` loads
+OpenSSL, which costs 4 MB in a reader that hashes nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundTraceback:
-    """One traceback, as far as it may be reported."""
+    """One traceback, without text that must not be reported."""
 
     fingerprint: str
     time: str
-    """When its first line was read (RFC 3339); empty where the log does not say."""
+    """Time of its first line (RFC 3339); empty if the log has no times."""
     error: str
-    """Its last line. To be matched with the rules, and not to be kept."""
+    """Its last line, only for matching with the rules; must not be kept."""
     stream: str
-    """`stdout` or `stderr`; empty where the log does not say."""
+    """`stdout` or `stderr`; empty if the log does not say."""
     place: str | None
     printed: PrintedStep
-    """In the lines before it, and in those amid it that were printed before."""
+    """Step in the lines before it, and in lines between its own that were printed before it."""
     secondary: bool
-    """It follows from another failure: a launcher's, or that of an interruption."""
+    """It follows from another failure: a launcher's traceback, or one due to an interruption."""
     rank: int | None = None
-    """Of the process that printed it, where what a launcher put in front says so."""
+    """Global rank of the process that printed it; None if no head states it."""
     process: str = ""
-    """Whose lines `printed` is of; empty where it is of those of all that write to the log."""
+    """Name of the process whose lines `printed` comes from; empty if from all lines of the log."""
 
 
 @dataclass(slots=True)
@@ -71,26 +71,26 @@ class _Open:
     stream: str
     printed: PrintedStep
     process: str
-    """As in `FoundTraceback`."""
+    """The process that printed it; see `FoundTraceback.process`."""
     rank: int | None
     indent: int
-    """Blanks before its first line, whatever put them there; frames have more, and its last line as many."""
+    """Blanks before its first line, of whatever origin; frames have more, its last line equally many."""
     frames: list[str] = field(default_factory=list)
     place: str | None = None
     own_place: str | None = None
-    """Of the innermost frame outside of installed packages."""
+    """Location of the innermost frame outside installed packages."""
     line_count: int = 0
 
 
 class TracebackFinder:
-    """Takes whole lines in order. Bounded: some KiB of context, and the frames of 32 unfinished tracebacks."""
+    """Takes complete lines in order. Bounded: some KiB of context, and the frames of 32 unfinished tracebacks."""
 
     def __init__(self) -> None:
         self._context = b""
         self._open: dict[tuple[str, str], _Open] = {}
 
     def feed(self, block: bytes) -> Iterator[FoundTraceback]:
-        """The tracebacks that end in this block of whole lines, as `NormalLines` makes them."""
+        """The tracebacks that end in this block of complete lines, as `NormalLines` produces them."""
         block = block.replace(b"\r", b"\n") if b"\r" in block else block
         position = 0
         while position < len(block):
@@ -112,7 +112,7 @@ class TracebackFinder:
         self._context = self._before(block, len(block))
 
     def _next_concerned(self, block: bytes, position: int) -> int:
-        """Where the next line starts that may belong to an open traceback or begin one; here, if in doubt."""
+        """Offset of the next line that may belong to an open traceback or begin one; the current one if in doubt."""
         streams = {stream for stream, _ in self._open}
         stream = streams.pop()
         if streams or not stream:
@@ -125,7 +125,7 @@ class TracebackFinder:
         return block.rfind(b"\n", position, own if mark < 0 else mark) + 1 or position
 
     def _add_late_steps(self, others: bytes) -> None:
-        """Of lines that are all of the stream that no open traceback has."""
+        """Add steps from lines of the stream that no open traceback uses."""
         for other_open in self._open.values():
             if (raised_s := lines.unix_s(other_open.time)) is not None:
                 late = printed_steps.written_late(
@@ -145,7 +145,8 @@ class TracebackFinder:
             before = context()
             is_handled = line.level is not None and line.level < LogLevel.ERROR
             if len(self._open) < _MOST_OPEN and not is_handled and not _IGNORED.search(before):
-                # behind a message or a progress bar it says nothing about the lines that follow
+                # after a message or a progress bar on the same line, it says nothing about the
+                # lines that follow
                 is_alone = _ALONE.match(text) is not None
                 indent = len(text) - len(text.lstrip(" ")) if is_alone else 0
                 own_step = printed_steps.of_process(before, line.process)
@@ -191,7 +192,7 @@ class TracebackFinder:
 def _add(found_open: _Open, frame: re.Match[str]) -> None:
     file, number = frame["file"], frame["line"]
     if len(found_open.frames) < _MOST_FRAMES:
-        # folders differ from image to image, and may be temporary
+        # folders differ between images, and may be temporary
         found_open.frames.append(f"{'/'.join(file.split('/')[-3:])}:{number}:{frame['name']}")
     name = file.rpartition("/")[2]
     # a name with other characters may be a text that a program made up
@@ -217,7 +218,7 @@ def _finished(found_open: _Open, text: str, error: str) -> FoundTraceback:
 
 
 def _hex_digest(text: str) -> str:
-    """As `hashlib.sha256` has it, of the text in UTF-8."""
+    """SHA-256 of the text in UTF-8, as `hashlib.sha256` returns it."""
     return str(_sha256(text.encode()).hexdigest())
 
 

@@ -1,4 +1,4 @@
-"""What a reader of logs is asked and what it answers. Imports no parser: who asks needs none."""
+"""Requests to a reader of logs, and its answers. Imports no parser, because the requester needs none."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class WantedLog:
     pod_uid: str
     container: str
     job_rules: tuple[JobRule, ...] = ()
-    """What its job's policy expects of it."""
+    """Rules of its job's policy for the log."""
 
     @property
     def key(self) -> str:
-        """What identifies it."""
+        """Identity of the log: pod uid and container name."""
         return f"{self.pod_uid}/{self.container}"
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedLog:
-    """A log that is not read."""
+    """A log that is not read, with the reason."""
 
     key: str
     text: str
@@ -37,36 +37,36 @@ class RefusedLog:
 
 @dataclass(frozen=True, slots=True)
 class LogTurn:
-    """What a turn showed."""
+    """The results of one turn over all logs."""
 
     more: bool = False
-    """More is left to be read now."""
+    """True if unread data remains, so that the next turn should follow at once."""
     logs: tuple[ContainerLog, ...] = ()
-    """All that is known, ages as of `time_s`; of one pod the older starts first."""
+    """All results, with ages as of `time_s`; earlier starts of a pod first."""
     refused: tuple[RefusedLog, ...] = ()
-    """Since the turn before."""
+    """Logs refused since the previous turn."""
     time_s: float = 0.0
-    """Unix seconds."""
+    """End of the turn, unix seconds."""
     busy_s: float = 0.0
-    """CPU time that it took."""
+    """CPU seconds that the turn took."""
     read_bytes: int = 0
     skipped_bytes: int = 0
 
 
 class RuleShares:
-    """Counts the different job rules of a node: each takes memory of the reader, and tenants write them."""
+    """Limits the different job rules of a node: each takes memory in the reader, and tenants write them."""
 
     words = (
         f"at most {NODE_JOB_RULES} different ones of a node, {NAMESPACE_JOB_RULES} of a namespace"
     )
-    """What the bound is."""
+    """Description of the bound for messages to the user."""
 
     def __init__(self) -> None:
         self._all: set[JobRule] = set()
         self._of: dict[str, set[JobRule]] = {}
 
     def take(self, namespace: str, rules: Sequence[JobRule]) -> bool:
-        """Whether all of these may be looked for, beside those that were taken before."""
+        """Whether all of these rules fit in addition to those accepted before."""
         both = self._all.union(rules)
         own = self._of.get(namespace, set()).union(rules)
         if len(both) > NODE_JOB_RULES or len(own) > NAMESPACE_JOB_RULES:
