@@ -1,1 +1,1 @@
-"""Checks whether a node is fit for training: each check in a process that may be left behind."""
+"""Checks whether a node is fit for training. Each check runs in a process that can be abandoned."""

@@ -1,4 +1,4 @@
-"""Asks many places at the same time, each in a thread, and waits for all together."""
+"""Makes one call per place in parallel threads, and waits for all of them together."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _Answer = TypeVar("_Answer")
 def at_once(
     do: Callable[[_Place], _Answer], places: Sequence[_Place], patience_s: float
 ) -> list[_Answer | None]:
-    """What it answered for each place; None: nothing within the patience.
+    """The result of `do` for each place; None: no result within `patience_s`.
 
-    A thread that hangs is left in this process, which the runner of the checks leaves behind.
+    A thread that hangs stays in this process, which the runner of the checks abandons in turn.
     """
     answers: list[_Answer | None] = [None] * len(places)
 

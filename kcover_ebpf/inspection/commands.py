@@ -1,7 +1,7 @@
-"""Runs the tools of others: what they print is bounded, what is missing is named.
+"""Runs external tools: limits their output, and names missing ones.
 
-There is no time limit here: the process of the check has one, and its end is theirs. A tool that our own PATH lacks is
-searched for on the host, for the agent's image has none of them.
+There is no time limit here: the process of the check has one, and its end is the tools' end. Tools missing in our
+own PATH are searched for on the host, because the agent's image contains none.
 """
 
 from __future__ import annotations
@@ -18,52 +18,52 @@ from kcover_ebpf.host import capabilities, host_programs
 from kcover_ebpf.inspection.result import CheckFinding, unknown
 
 _OUTPUT_BYTES = 1 << 20
-"""Of what a tool prints: dcgmi prints 0.1 MB for eight GPUs."""
+"""Most bytes of a tool's output; dcgmi prints 0.1 MB for eight GPUs."""
 _MAY = "set agent.privileged: true, or run kcover-ebpf inspect on the node itself"
 _ENTERING = ("nsenter: ", "chroot: ")
-"""How those begin a line that says why they could not start the program."""
+"""Prefix of their error messages when they could not start the program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a tool ended."""
+    """Exit code and output of a tool that ended."""
 
     exit_code: int
-    """Negative: the signal that ended it."""
+    """Exit code; negative: the signal that ended the tool."""
     output: str
-    """Standard output, with standard error in the order written where it was not left out; at most 1 MiB."""
+    """Standard output, interleaved with standard error unless that was dropped; at most 1 MiB."""
 
     @property
     def first_line(self) -> str:
-        """The first line that has words, of 200 characters at most."""
+        """The first non-empty line, at most 200 characters."""
         lines = (line.strip() for line in self.output.splitlines())
         return next(filter(None, lines), "it printed nothing")[:200]
 
 
 def run(argv: Sequence[str]) -> Ran | None:
-    """The program's end and words; None if it is not on the PATH."""
+    """Exit code and output of a program; None if it is not on the PATH."""
     program = shutil.which(argv[0])
     return None if program is None else _ran([program, *argv[1:]], None)
 
 
 def run_plugin(file: Path) -> Ran:
-    """Those of an executable of the operator, without its standard error; raises `OSError` if it cannot be run.
+    """Exit code and output of an operator's executable, without standard error; raises `OSError` if it cannot be run.
 
-    Our interpreter is the first on its PATH, so that a plug-in in Python finds this package.
+    Our interpreter is first on its PATH, so that a plug-in in Python finds this package.
     """
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
     return _ran([str(file)], os.environ | {"PATH": path}, with_errors=False)
 
 
 def is_installed(name: str, host: Path) -> bool:
-    """On our own PATH, or below `host`, the host's files."""
+    """True if it is on our own PATH, or below `host`, the host's root."""
     return shutil.which(name) is not None or host_programs.find(host, name) is not None
 
 
 def run_tool(argv: Sequence[str], host: Path, get: str) -> Ran | CheckFinding:
-    """The same, by the host's program where the PATH has none; unknown where it cannot be run.
+    """As `run`, but falls back to the host's program; a finding that is unknown if neither can be run.
 
-    `host`: the host's files; `get`: how to get the tool.
+    `host`: the host's root; `get`: how to install the tool.
     """
     return run(argv) or _run_on_host(argv[0], argv[1:], host, get)
 
@@ -82,7 +82,7 @@ def _run_on_host(name: str, arguments: Sequence[str], host: Path, get: str) -> R
 
 
 def _is_out_of_reach(program: host_programs.HostProgram) -> bool:
-    # without it a container also has none of the devices, and a well GPU would fail
+    # without it, a container also has none of the devices, and a healthy GPU would fail
     return program.is_apart and capabilities.Capability.SYS_ADMIN not in capabilities.effective()
 
 

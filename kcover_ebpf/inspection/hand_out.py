@@ -1,4 +1,4 @@
-"""Puts the bandwidth check where the image of a job finds it."""
+"""Copies the bandwidth check to where the image of a job finds it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kcover_ebpf.inspection import bandwidth
 
 
 def hand_out(folder: Path) -> None:
-    """Copy it, in packages of its own name that hold nothing else; raises OSError."""
+    """Copy it, in otherwise empty packages with the same names; raises OSError."""
     source = Path(bandwidth.__file__).parent
     target = folder / Path(*bandwidth.__name__.split("."))
     shutil.copytree(

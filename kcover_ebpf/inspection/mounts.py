@@ -1,4 +1,4 @@
-"""The file systems of the node that a job may wait for."""
+"""Finds the file systems of the node on which a job may block."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from kcover_ebpf.inspection.result import CheckFinding
 _DISK = frozenset({"bcachefs", "btrfs", "ext3", "ext4", "f2fs", "xfs", "zfs"})
 _NETWORK = frozenset({"9p", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "smb3", "wekafs"})  # fmt: skip
 _READ_ONLY = frozenset({"ro", "emergency_ro"})
-"""Of a super block; ext4 keeps "rw" after an error and adds "emergency_ro" since Linux 6.15."""
+"""Options of a super block; ext4 keeps "rw" after an error and adds "emergency_ro" since Linux 6.15."""
 _CSI = re.compile(r"kubernetes\.io[~/]csi/")
 _VOLUME = re.compile(
     r"/pods/[^/]+/(?:volumes/[^/]+~[^/]+|volume-subpaths)/|/kubelet/plugins/|/plugins/kubernetes\.io/"
 )
-"""Where the kubelet (whose --root-dir may be another) mounts volumes of pods, and CSI drivers stage them before."""
+"""Where the kubelet (whose --root-dir may differ) mounts volumes of pods, and where CSI drivers
+stage them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,30 +30,33 @@ class Mount:
     """One file system, at the first place where it is mounted."""
 
     place: str
-    """As the node's first process sees it."""
+    """Mount point as the node's first process sees it."""
     path: Path
-    """Where this process reaches it."""
+    """Path by which this process reaches the mount point."""
     kind: str
     source: str
-    """Device, or server and export."""
+    """Device; for a network file system server and export."""
     is_network: bool
     went_read_only: bool
-    """It was mounted to be written, but the kernel made it read-only after an error."""
+    """It was mounted writable, but the kernel made it read-only after an error."""
     is_read_only: bool
-    """It can be written nowhere."""
+    """True if no mount of it is writable."""
     is_volume: bool
-    """It is mounted for pods, and nowhere else: what happens to it concerns their jobs, and goes with them."""
+    """True if it is mounted only for pods: its faults affect their jobs, and disappear with them."""
     csi_driver: str
-    """Empty if no CSI driver mounted it."""
+    """Name of the CSI driver that mounted it; empty if none did."""
 
     @property
     def label(self) -> str:
-        """Such as "/data (nfs4, filer:/export, CSI driver nfs.csi.k8s.io)"."""
+        """Name for messages, such as "/data (nfs4, filer:/export, CSI driver nfs.csi.k8s.io)"."""
         driver = f", CSI driver {self.csi_driver}" if self.csi_driver else ""
         return f"{self.place} ({self.kind}, {self.source}{driver})"
 
     def judged(self, finding: CheckFinding) -> CheckFinding:
-        """A finding about it. A volume of pods makes no node unfit: the next one would mount it, too."""
+        """A finding about it.
+
+        The volume of a pod does not make the node unfit, because the next node would mount it too.
+        """
         if not self.is_volume or finding.result is not Result.FAIL:
             return finding
         evidence = f"{finding.evidence}; a volume of pods, whose jobs alone it concerns"
@@ -60,9 +64,9 @@ class Mount:
 
 
 def find_mounts(root: Path) -> list[Mount]:
-    """Disks and network file systems, each once however often it is mounted; asks no server.
+    """Disks and network file systems, each once although mounted several times; contacts no server.
 
-    Those of the node's first process where we may see them, else our own.
+    The mounts are those of the node's first process if we may read them, else our own.
     """
     for process in ("1", "self"):
         folder = root / "proc" / process
@@ -104,7 +108,7 @@ def _parsed(text: str, top: Path) -> Iterator[Mount]:
 
 
 def _csi_driver(file: Path) -> str:
-    """The kubelet writes the driver's name beside the mount point."""
+    """Driver name, which the kubelet writes into a file next to the mount point."""
     try:
         return str(json.loads(file.read_text()).get("driverName", ""))
     except (OSError, ValueError, AttributeError, RecursionError):

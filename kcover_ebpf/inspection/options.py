@@ -1,4 +1,4 @@
-"""What the user of an inspection chooses, and where the host's files are."""
+"""Options of an inspection, and the host's root folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kcover_ebpf.ids import host_and_port
 
 
 def peer_of(text: str) -> tuple[str, int]:
-    """Host and port of HOST:PORT; `UsageError` for anything else."""
+    """(host, port) of HOST:PORT; `UsageError` for anything else."""
     found = host_and_port(text)
     if found is None or not all(found):
         raise UsageError(f"the peer {text[:80]!r} is not HOST:PORT")
@@ -23,17 +23,18 @@ def peer_of(text: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class InspectionOptions:
-    """Handed to every check."""
+    """Options that every check receives."""
 
     root: Path = field(default_factory=host_root)
-    """Where proc, sys and dev are found; another one in tests."""
+    """Folder that contains the host's proc, sys and dev; tests use another one."""
     peers: tuple[tuple[str, int], ...] = ()
-    """Host and port of the nodes to connect to."""
+    """(host, port) of the nodes to connect to."""
     write_to: tuple[Path, ...] = ()
-    """Folders in which a temporary file may be written, to measure the latency of their storage."""
+    """Folders in which a temporary file may be written to measure the latency of their storage."""
     log_rules: Path | None = None
-    """An operator's rules for lines of the kernel's log, tried before those that are shipped."""
+    """File with an operator's rules for kernel log lines, tried before the shipped ones."""
     answered: frozenset[str] = frozenset()
-    """For a check by others: names of those of the same round that observed something. The runner sets them."""
+    """Names of the checks of the same round that observed something, for checks with `by_others`.
+    Set by the runner."""
     pause: Callable[[float], None] = time.sleep
-    """Waits so many seconds between two readings of a counter."""
+    """Waits the given seconds between two readings of a counter."""

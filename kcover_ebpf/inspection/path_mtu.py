@@ -1,8 +1,8 @@
-"""How large packets on the way to a peer may be: what the route says, and what comes through.
+"""Finds how large packets to a peer may be: by the route, and by trying.
 
-A path's MTU is what the nodes' links say. A switch on the way that takes less drops the packets in silence: a
-connection is made, and hangs once it sends much. So an ICMP echo (RFC 792, RFC 4443) shows it that may not be cut into
-fragments.
+The MTU of a route is that of the node's links. A switch in between that accepts less drops larger packets silently:
+then a connection can be opened, but hangs once much is sent. An ICMP echo (RFC 792, RFC 4443) that must not be
+fragmented shows this.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ _HEADER = struct.Struct("!BBHHH")
 _REQUEST = {socket.AF_INET: 8, socket.AF_INET6: 128}
 _REPLY = {socket.AF_INET: 0, socket.AF_INET6: 129}
 _IP_HEADER = {socket.AF_INET: 20, socket.AF_INET6: 40}
-"""Bytes; nothing here adds options."""
+"""Length of the IP header in bytes; no options are added here."""
 _MTU_DISCOVER = {
     socket.AF_INET: (socket.IPPROTO_IP, 10),
     socket.AF_INET6: (socket.IPPROTO_IPV6, 23),
 }
 _DO = 2
-"""IP_MTU_DISCOVER, IPV6_MTU_DISCOVER and their PMTUDISC_DO (never in fragments): include/uapi/linux/in.h, in6.h."""
+"""IP_MTU_DISCOVER, IPV6_MTU_DISCOVER and their PMTUDISC_DO (never fragment):
+include/uapi/linux/in.h, in6.h."""
 _SMALL = 84
-"""Bytes of a packet, as ping sends by default."""
+"""Packet size in bytes that ping uses by default."""
 _MOST = 65_535
 _FIB_MATCH = 0x2000
-"""RTM_F_FIB_MATCH (include/uapi/linux/rtnetlink.h, Linux 4.13): the route as it was configured, without what was
-learned of the path since."""
+"""RTM_F_FIB_MATCH (include/uapi/linux/rtnetlink.h, Linux 4.13): the configured route, without the
+learned path MTU."""
 
 
 def mtu_to(family: int, host: str) -> int | None:
-    """Bytes; None where the kernel names no single link, as of a route with several next hops.
+    """MTU of the route in bytes; None if the kernel names no single link, as for a route with several next hops.
 
-    `family`, `host`: AF_INET or AF_INET6 and an address. A network of pods has routes or links whose MTU is smaller
-    than the node's, because its packets are wrapped in others.
+    `family`, `host`: AF_INET or AF_INET6 and an address. In a pod network, routes or links have a smaller MTU than
+    the node, because packets are encapsulated.
     """
-    # only now: it takes some 0.1 s, and most nodes check no peers
+    # imported here: it takes some 0.1 s, and most nodes check no peers
     from pyroute2 import IPRoute
     from pyroute2.netlink.exceptions import NetlinkError
 
@@ -71,10 +72,10 @@ def _of_link(netlink: Any, index: int | None) -> int | None:
 
 
 def arrives(family: int, address: tuple[Any, ...], size: int) -> bool | None:
-    """Whether an echo in an IP packet of `size` bytes is answered by `address`, a socket address.
+    """Whether `address` (a socket address) answers an echo in an IP packet of `size` bytes.
 
-    None where that cannot be observed: without CAP_NET_RAW, or where not even a small echo is answered. Takes
-    PEER_ECHO_S for each of PEER_ECHO_TRIES, twice, at most.
+    None if unknown: without CAP_NET_RAW, or if not even a small echo is answered. Takes at most PEER_ECHO_S for
+    each of PEER_ECHO_TRIES, twice.
     """
     protocol = socket.IPPROTO_ICMP if family == socket.AF_INET else socket.IPPROTO_ICMPV6
     try:
@@ -94,7 +95,7 @@ def _is_answered(echo: socket.socket, size: int) -> bool:
         try:
             echo.send(request(echo.family, size, identity, number))
         except OSError as error:
-            if error.errno == errno.EMSGSIZE:  # a router on the way said so meanwhile
+            if error.errno == errno.EMSGSIZE:  # a router on the path reported it meanwhile
                 return False
             raise
         end_s = time.monotonic() + PEER_ECHO_S
@@ -110,7 +111,7 @@ def _is_answered(echo: socket.socket, size: int) -> bool:
 
 
 def request(family: int, size: int, identity: int, number: int) -> bytes:
-    """The ICMP message of an echo whose IP packet has `size` bytes. The kernel fills in ICMPv6's checksum."""
+    """The ICMP echo message whose IP packet has `size` bytes. The kernel fills in the checksum of ICMPv6."""
     kind = _REQUEST[socket.AddressFamily(family)]
     rest = bytes(size - _IP_HEADER[socket.AddressFamily(family)] - _HEADER.size)
     checksum = 0
@@ -120,7 +121,7 @@ def request(family: int, size: int, identity: int, number: int) -> bytes:
 
 
 def is_reply(family: int, packet: bytes, identity: int, number: int) -> bool:
-    """Whether this is the answer; a raw socket of IPv4 has the IP header with it, one of IPv6 has not."""
+    """Whether the packet answers our echo. Raw IPv4 sockets include the IP header, IPv6 ones do not."""
     start = (packet[0] & 0x0F) * 4 if family == socket.AF_INET and packet else 0
     message = packet[start : start + _HEADER.size]
     if len(message) < _HEADER.size:
@@ -131,7 +132,7 @@ def is_reply(family: int, packet: bytes, identity: int, number: int) -> bool:
 
 
 def _checksum(header: bytes) -> int:
-    """Of RFC 1071; zeros that follow add nothing."""
+    """Checksum of RFC 1071; trailing zeros do not change it."""
     total = sum(int.from_bytes(header[at : at + 2]) for at in range(0, len(header), 2))
     total = (total & 0xFFFF) + (total >> 16)
     return ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF

@@ -1,8 +1,8 @@
-"""Checks of the operator: executables, as node-problem-detector's custom plugins are.
+"""Runs the operator's checks: executables in the manner of node-problem-detector's custom plugins.
 
-Exit code 0 is well, 1 a problem, any other that it does not know; the first line of standard output says what it saw.
-Standard error is dropped: node-problem-detector makes no message of it either. What node-problem-detector has in the
-rules of its own configuration, a comment at the head of the file says here:
+Exit code 0 means that everything is in order, 1 that there is a problem, any other that the result is unknown. The
+first line of standard output says what was observed. Standard error is dropped, as node-problem-detector does. Options
+are set in a comment at the top of the file; node-problem-detector has them in the rules of its configuration:
 
     # kcover-ebpf: cost=heavy deadline=180 problem=warn
 """
@@ -41,16 +41,16 @@ _LONGEST_S = {Cost.LIGHT: PLUGIN_LONGEST_S, Cost.HEAVY: PLUGIN_HEAVY_LONGEST_S}
 
 @dataclass(frozen=True, slots=True)
 class PluginHeader:
-    """What a plug-in says about itself."""
+    """Options in the header comment of a plug-in."""
 
     cost: Cost = Cost.LIGHT
     deadline_s: float = PLUGIN_DEADLINE_S
     is_warning: bool = False
-    """Exit code 1 is a warning, and does not make the node unfit."""
+    """Exit code 1 is a warning, which does not make the node unfit."""
 
 
 def load(folder: Path) -> tuple[Check, ...]:
-    """The files of a folder by name, hidden ones left out; `UsageError` if it, or a header, cannot be read."""
+    """The files of a folder, sorted by name, without hidden ones; `UsageError` if it, or a header, cannot be read."""
     try:
         files = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
@@ -71,9 +71,9 @@ def _check(file: Path) -> Check:
 
 
 def header_of(file: Path) -> PluginHeader:
-    """The words of its comment, or the defaults; `UsageError` for a word that is not known.
+    """The options in its comment, or the defaults; `UsageError` for an unknown option.
 
-    A file that cannot be read has none: whether it can be run is found when it is.
+    An unreadable file gets the defaults: whether it can be run is only known when it is run.
     """
     try:
         with file.open("rb") as opened:

@@ -1,4 +1,4 @@
-"""All checks that are shipped, and the choice among them."""
+"""All shipped checks, and the selection among them."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ CHECKS = (
     kernel_log.CHECK,
     peers.CHECK,
 )
-"""In the order of their output."""
+"""Every check, in the order of the output."""
 
 
 def chosen(names: Sequence[str], plugins: Sequence[Check], *, has_peers: bool) -> tuple[Check, ...]:
-    """The checks with these names, in their order; for no names all that are light.
+    """The checks with these names, in order; without names, all light ones.
 
-    The peers are checked where there are some. `UsageError`: no check has such a name.
+    Peers are checked only if there are some. `UsageError` for an unknown name.
     """
     known = {check.name: check for check in (*CHECKS, *plugins)}
     if not names:

@@ -1,7 +1,7 @@
-"""What a check finds, and what its findings come to: for the check, and for each device.
+"""Findings of a check, and their summary for the check and for each device.
 
-A finding is one sentence; a list of sentences is a tuple wherever it goes. Findings travel by `api.codec`: from the
-process of a check to its runner, and from a round of a schedule to the agent.
+A finding's evidence is one sentence; a list of sentences is a tuple everywhere. Findings are encoded by
+`api.codec`, both from a check's process to its runner and from a scheduled round to the agent.
 """
 
 from __future__ import annotations
@@ -16,59 +16,62 @@ from kcover_ebpf.inspection.options import InspectionOptions
 
 
 class Cost(Enum):
-    """What a check costs a job that runs on the node."""
+    """The cost of a check for a job that runs on the node."""
 
     LIGHT = "light"
-    """Nothing that a job could measure."""
+    """No effect that a job could measure."""
     HEAVY = "heavy"
-    """It computes on the GPUs: run only when asked for by name, and never on a busy GPU."""
+    """It computes on the GPUs: runs only if requested by name, and never on a busy GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
-    """One thing that a check observed."""
+    """One observation of a check."""
 
     result: Result
     evidence: str
-    """One sentence."""
+    """One sentence that states what was observed."""
     advice: str = ""
-    """What a person should do; empty where nothing is to be done."""
+    """What a person should do; empty if nothing."""
     device: str = ""
-    """PCI address of the GPU or network adapter that it is about, such as "0000:5d:00.0"; empty for others."""
+    """PCI address of the GPU or network adapter concerned, such as "0000:5d:00.0"; empty for other
+    subjects."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartResult:
-    """What one round found about a part of the node: what a check examines, or one device."""
+    """The result of one round for a part of the node: for a check, or for a device."""
 
     name: str
-    """Of the check, or the PCI address of the device."""
+    """Name of the check, or PCI address of the device."""
     result: Result
     evidence: tuple[str, ...] = ()
     """A sentence each, worst first; of any length, with any characters."""
     advice: str = ""
     kind: str | None = None
-    """Of a device: "gpu" or "nic"."""
+    """For a device: "gpu" or "nic"."""
     devices: tuple[str, ...] = ()
-    """Of a check that failed: PCI addresses of the devices that explain it. Empty where anything else failed, too."""
+    """For a failed check: PCI addresses of the devices that explain it. Empty if anything else
+    failed too."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What one check came to."""
+    """The findings of one check, and how long it took."""
 
     name: str
     cost: Cost
     seconds: float
-    """From its start to its answer, or to its deadline (CLOCK_MONOTONIC)."""
+    """Seconds from its start to its answer, or to its deadline (CLOCK_MONOTONIC)."""
     findings: tuple[CheckFinding, ...]
-    """In the order found."""
+    """In the order in which the check yielded them."""
     left_behind: int | None = None
-    """The process that could not be ended, and still waits in the kernel."""
+    """Pid of a process that could not be ended and is still blocked in the kernel; None if there is
+    none."""
 
     @property
     def part(self) -> PartResult:
-        """All findings joined."""
+        """All findings combined into one result for the check."""
         part = joined(self.name, self.findings)
         if self.left_behind is None:
             return part
@@ -77,29 +80,30 @@ class CheckResult:
 
     @property
     def failing_devices(self) -> frozenset[str]:
-        """PCI addresses of the devices that it failed."""
+        """PCI addresses of the devices that this check failed."""
         return frozenset(_failing(self.findings)) - {""}
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """An entry of the registry."""
+    """A check in the registry: its function, cost and documentation."""
 
     name: str
     cost: Cost
     deadline_s: float
-    """After so many seconds its process is killed, or left behind if it cannot be."""
+    """Seconds after which its process is killed, or abandoned if it cannot be killed."""
     examines: str
     """For the documentation: what is judged, and how."""
     source: str
-    """For the documentation: where it is read."""
+    """For the documentation: where the values are read."""
     find: Callable[[InspectionOptions], Iterator[CheckFinding]]
     by_others: bool = False
-    """True: run after the others of its round, because it is judged by which of them have answered."""
+    """Run it after the other checks of the round, because its result depends on which of those
+    observed something."""
 
 
 def joined(name: str, findings: Iterable[CheckFinding], kind: str | None = None) -> PartResult:
-    """The worst result with all evidence, worst first, and each advice once; unknown for no findings."""
+    """The worst result, all evidence with the worst first, and each advice once; unknown if there are no findings."""
     ordered = sorted(findings, key=lambda finding: -SEVERITY.index(finding.result))
     if not ordered:
         return PartResult(name, Result.UNKNOWN, ("there was nothing to examine",), kind=kind)
@@ -115,25 +119,25 @@ def joined(name: str, findings: Iterable[CheckFinding], kind: str | None = None)
 
 
 def _failing(findings: Sequence[CheckFinding]) -> list[str]:
-    """The device of each failure; empty for what is about none."""
+    """The device of each failure; empty for a failure that concerns no device."""
     return [finding.device for finding in findings if finding.result is Result.FAIL]
 
 
 def passed(evidence: str, device: str = "") -> CheckFinding:
-    """A finding that all is well."""
+    """A finding that everything is in order."""
     return CheckFinding(Result.PASS, evidence, "", device)
 
 
 def warned(evidence: str, advice: str, device: str = "") -> CheckFinding:
-    """A finding that needs attention, but no job fails by it now."""
+    """A finding that needs attention but fails no job now."""
     return CheckFinding(Result.WARN, evidence, advice, device)
 
 
 def failed(evidence: str, advice: str, device: str = "") -> CheckFinding:
-    """A finding by which the node is unfit for training."""
+    """A finding that makes the node unfit for training."""
     return CheckFinding(Result.FAIL, evidence, advice, device)
 
 
 def unknown(evidence: str, advice: str = "") -> CheckFinding:
-    """A finding that something could not be observed; the advice says how it could be."""
+    """A finding that something could not be observed; the advice says how to make it observable."""
     return CheckFinding(Result.UNKNOWN, evidence, advice)

@@ -1,7 +1,7 @@
-"""One round of a schedule, as a program: `python -m kcover_ebpf.inspection.round OPTIONS`; its results by device.
+"""One scheduled round as a program: `python -m kcover_ebpf.inspection.round OPTIONS`; prints results by device.
 
-A separate program, because checks are forked, and whoever asks has threads; and because it may be left
-behind. It imports little: it is run for as long as the node lives.
+It is a separate program because checks are forked while the agent has threads, and because it may have to be
+abandoned. It imports little, because it runs again and again.
 """
 
 from __future__ import annotations
@@ -32,50 +32,50 @@ from kcover_ebpf.inspection.schedule import scheduled
 
 _PATH = "PYTHONPATH"
 _VGA = 0x0300
-"""A VGA controller that is not NVIDIA's is that of the board's management."""
+"""PCI class of a VGA controller; one that is not NVIDIA's belongs to the board management."""
 _NVML = "nvml"
 
 
 @dataclass(frozen=True, slots=True)
 class RoundOptions:
-    """What is to be checked."""
+    """Options of one round, passed on the command line."""
 
     checks: tuple[str, ...] = ()
-    """Names; empty: what the node has hardware for."""
+    """Names of checks; empty: those for which the node has hardware."""
     plugins: str = ""
-    """Folder of executables; empty: none."""
+    """Folder with an operator's executables; empty: no plug-ins."""
     left_out: tuple[str, ...] = ()
-    """Checks that still hang."""
+    """Names of checks that still hang from an earlier round."""
     peers: tuple[str, ...] = ()
-    """HOST:PORT, two at least, or none: what to connect to."""
+    """HOST:PORT of nodes to connect to; at least two, or none."""
     write_to: tuple[str, ...] = ()
-    """Folders of the host, absolute, in which 1 MiB is written and read."""
+    """Absolute paths of host folders in which 1 MiB is written and read."""
     log_rules: str = ""
-    """File of an operator's rules for lines of the kernel's log; empty: none."""
+    """File with an operator's rules for kernel log lines; empty: none."""
 
     def argv(self) -> list[str]:
-        """The command, to be run with `environment()`."""
+        """The command line, to be run with `environment()`."""
         words = ["-S", "-m", "kcover_ebpf.inspection.round", json.dumps(encode(self))]
         return [sys.executable, *words]
 
 
 @dataclass(frozen=True, slots=True)
 class RoundAnswer:
-    """What the round found, as one object of JSON on standard output."""
+    """Result of the round, printed as one JSON object on standard output."""
 
     checks: tuple[CheckResult, ...] = ()
     devices: tuple[PartResult, ...] = ()
     cpu_s: float = 0.0
-    """CPU time of the round and all that it started."""
+    """CPU seconds of the round and everything that it started."""
 
 
 def environment() -> dict[str, str]:
-    """Of the command: its modules are found where ours are; to search for them anew, as without -S, takes as long."""
+    """Environment of the command, with our own module path: searching for modules again would double the start time."""
     return os.environ | {_PATH: os.pathsep.join(filter(None, sys.path))}
 
 
 def answer_of(wanted_options: RoundOptions) -> RoundAnswer:
-    """Run the round. `UsageError` as `scheduled` and `plugins.load` raise it."""
+    """Run the round. Raises `UsageError` as `scheduled` and `plugins.load` do."""
     root = host_root()
     options = InspectionOptions(
         root=root,
@@ -96,10 +96,10 @@ def answer_of(wanted_options: RoundOptions) -> RoundAnswer:
 
 
 def results_by_device(root: Path, checks: Iterable[CheckResult]) -> list[PartResult]:
-    """The GPUs and network adapters of the node, by address, each with what the checks found about it.
+    """The GPUs and network adapters of the node, sorted by address, each with the findings about it.
 
-    A GPU of NVIDIA's that NVML gave no answer about is unknown, whatever its link says. One that only NVML names, for
-    it has left the bus, is a device like the others.
+    An NVIDIA GPU without an answer from NVML is unknown, whatever its link state. A GPU that only NVML lists,
+    because it has left the bus, is included.
     """
     findings: dict[str, list[CheckFinding]] = {}
     by_nvml: dict[str, None] = {}
@@ -137,7 +137,7 @@ def _plugins(folder: Path) -> tuple[Check, ...]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the answer, or what is wrong; the exit code."""
+    """Print the answer, or the error; returns the exit code."""
     os.environ.pop(_PATH, None)  # plug-ins have their own
     try:
         wanted_options = decode(RoundOptions, json.loads(arguments[0]))

@@ -1,8 +1,8 @@
-"""Runs each check in its own process, for so long as its deadline allows.
+"""Runs each check in its own process, at most until its deadline.
 
-A check may hang in the kernel, in a driver or a mount, where no signal reaches it. Its process is
-killed with all it started; one that even so does not end is left behind, and reported.
-Processes are forked, which costs milliseconds: the caller should have a single thread.
+A check may hang in the kernel, in a driver or a mount, where no signal reaches it. At the deadline its process is
+killed with all its children. A process that does not end even then is left behind, and reported. Processes are
+forked, which costs milliseconds, so the caller should have a single thread.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from kcover_ebpf.tunables.inspection import CHECK_REAP_S, GPU_BUSY_BYTES
 
 _BLOCK_BYTES = 1 << 16
 _ANSWER_BYTES = 1 << 20
-"""An answer that is longer is refused: a node with a thousand devices has 0.2 MB."""
+"""Most bytes of an answer; a node with a thousand devices sends 0.2 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What the process of a check sends, as one line of JSON."""
+    """The answer of a check's process, sent as one line of JSON."""
 
     findings: tuple[CheckFinding, ...] = ()
 
@@ -62,7 +62,8 @@ class _Running:
 def inspect(checks: Sequence[Check], options: InspectionOptions) -> list[CheckResult]:
     """Results in the order of the checks.
 
-    The light ones run at once, then the heavy ones one by one, then those that depend on what the others observed.
+    The light ones run in parallel, then the heavy ones one by one, then those that depend on what the others
+    observed.
     """
     last = [check for check in checks if check.by_others]
     light = [check for check in checks if check.cost is Cost.LIGHT and not check.by_others]
@@ -86,12 +87,12 @@ def _run_together(checks: Iterable[Check], options: InspectionOptions) -> list[C
             running.append(_start(check, options))  # noqa: PERF401
         while running:
             _read_answers(running)
-            for other_running in [one for one in running if _is_over(one)]:
-                running.remove(other_running)
-                done.append(_finish(other_running))
+            for ended in [one for one in running if _is_over(one)]:
+                running.remove(ended)
+                done.append(_finish(ended))
     finally:
-        for other_running in running:
-            _finish(other_running)
+        for unfinished in running:
+            _finish(unfinished)
     return done
 
 
@@ -105,7 +106,10 @@ def _start(check: Check, options: InspectionOptions) -> _Running:
 
 
 def _be_child(check: Check, options: InspectionOptions, answer_to: int) -> NoReturn:
-    """Never returns. What libraries and tools print goes nowhere: stdout is the caller's."""
+    """Run the check in the child; never returns.
+
+    Output of libraries and tools is dropped, because stdout belongs to the caller.
+    """
     try:
         os.setsid()
         nowhere = os.open(os.devnull, os.O_RDWR)
@@ -172,7 +176,7 @@ def _parsed(answer: bytes, check: Check) -> tuple[CheckFinding, ...]:
 
 
 def _end(pid: int) -> int | None:
-    """Kill the process and all that it started; the one that has not ended a second later."""
+    """Kill the process and its children; returns a pid that has not ended one second later."""
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
@@ -185,7 +189,7 @@ def _end(pid: int) -> int | None:
 
 
 def _living(pid: int) -> int | None:
-    """The process, else one that it started: a tool that hangs in the kernel outlives the check that asked it."""
+    """The process, or else a child of it: a tool that hangs in the kernel outlives its check."""
     with suppress(ChildProcessError):  # reaped before
         if os.waitpid(pid, os.WNOHANG) == (0, 0):
             return pid
@@ -199,7 +203,7 @@ def _living(pid: int) -> int | None:
 
 
 def reason_not_to_run(root: Path) -> str:
-    """Why a heavy check must not run now, as a job uses a GPU; empty if it may. Asks NVML, and so may hang."""
+    """Why a heavy check must not run now: a job uses a GPU. Empty if it may run. Asks NVML, and so may hang."""
     try:
         import pynvml
     except ImportError:

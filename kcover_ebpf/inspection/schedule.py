@@ -1,6 +1,6 @@
-"""The checks that a node runs again and again, beside its jobs.
+"""Chooses the checks that a node runs periodically while jobs run.
 
-Which they are is decided anew each time: a driver may have been loaded since.
+The choice is made again for each round, because a driver may have been loaded since.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from kcover_ebpf.inspection.result import Check, Cost
 from kcover_ebpf.tunables.inspection import LEAST_PEERS
 
 _HAS_DEVLINK = "mlx5_core"
-"""The driver that always has health reporters; others (bnxt_en, ice) have them with some kernels and firmware alone."""
+"""The driver that always has health reporters; others (bnxt_en, ice) have them only with some
+kernels and firmware."""
 
 
 def _has_gpu(root: Path) -> bool:
@@ -47,7 +48,7 @@ def _has_rdma(root: Path) -> bool:
 
 
 def _has_devlink(root: Path) -> bool:
-    """An adapter whose driver reports health, in a network that we may enter: else every round would be unknown."""
+    """True if an adapter has health reporters and we may enter its network; else every round would be unknown."""
     if all(function.driver != _HAS_DEVLINK for function in pci.functions(root)):
         return False
     is_other = host_programs.other_network(root) is not None
@@ -69,7 +70,7 @@ _WHERE: tuple[tuple[Check, Callable[[Path], bool]], ...] = (
     (d_state.CHECK, lambda _: True),
     (kernel_log.CHECK, lambda _: True),
 )
-"""What is run, and the hardware for which it is."""
+"""Each check, and the test whether this node has the hardware for it."""
 
 
 def scheduled(
@@ -78,10 +79,10 @@ def scheduled(
     options: InspectionOptions,
     left_out: Collection[str] = (),
 ) -> tuple[Check, ...]:
-    """The checks of one round: those named, else those for which this node has hardware or peers, and light plug-ins.
+    """The checks of one round: the named ones, else those that this node has hardware or peers for, and light plug-ins.
 
-    `left_out`: checks of which an earlier process still hangs. `UsageError`: a name is wrong, or of a heavy check, or
-    one peer is named alone.
+    `left_out`: checks that still hang from an earlier round. `UsageError`: a name is unknown or that of a heavy
+    check, or only one peer is named.
     """
     if 0 < len(options.peers) < LEAST_PEERS:
         raise UsageError("name two peers at least: if the only one is down, every node fails")
@@ -103,7 +104,7 @@ def _named(names: Sequence[str], plugins: Sequence[Check], *, has_peers: bool) -
     known = {check.name: check for check in (*(check for check, _ in _WHERE), *plugins)}
     if known.keys() >= set(names):
         return tuple(known[name] for name in dict.fromkeys(names))
-    # only now, because it imports all checks
+    # imported here, because it imports all checks
     from kcover_ebpf.inspection.registry import chosen
 
     return chosen(names, plugins, has_peers=has_peers)

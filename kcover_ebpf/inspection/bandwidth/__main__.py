@@ -1,4 +1,4 @@
-"""`python -m kcover_ebpf.inspection.bandwidth FOLDER`: one answer for each pod, however often it is started there."""
+"""`python -m kcover_ebpf.inspection.bandwidth FOLDER`: one answer per pod, however often the container is restarted."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from kcover_ebpf.inspection.bandwidth.follower import Follower
 from kcover_ebpf.inspection.bandwidth.place import Unknown, place_of
 
 FAILED = 81
-"""Exit code on a pod whose node is slow; that of api/preflight.py, which is not copied."""
+"""Exit code on a pod whose node is slow; equals that of api/preflight.py, which is not copied."""
 FLOOR = "KCOVER_BANDWIDTH_FLOOR"
-"""Of the environment: GB/s of bus bandwidth."""
+"""Environment variable: required bus bandwidth in GB/s."""
 HOLD_S = 900.0
-"""A pod on a slow node waits for so long to be placed elsewhere, and then starts: slow is better than never."""
+"""Seconds for which a pod on a slow node waits to be placed elsewhere. Then it starts anyway: slow
+is better than never."""
 
 
 def earlier(folder: Path, now_s: float) -> int | None:
-    """The exit code by the answer that an earlier start left here; None without one."""
+    """The exit code of the answer that an earlier start stored here; None if there is none."""
     try:
         code, at_s = (folder / "answer").read_text().split()
         return int(code) if now_s - float(at_s) < HOLD_S else 0
@@ -31,7 +32,7 @@ def earlier(folder: Path, now_s: float) -> int | None:
 
 
 def checked(folder: Path, environment: Mapping[str, str]) -> tuple[int, str]:
-    """Exit code, and the line that is printed."""
+    """Exit code, and the line to print."""
     try:
         floor = float(environment.get(FLOOR, ""))
         place = place_of(environment)
@@ -57,5 +58,5 @@ def main() -> int:
 if __name__ == "__main__":
     exit_code = main()
     sys.stdout.flush()
-    # a thread may wait for a process that no signal ends
+    # a thread may be waiting for a process that no signal ends
     os._exit(exit_code)

@@ -1,4 +1,4 @@
-"""One run of nccl-tests' all_reduce_perf over some pods, and what it shows."""
+"""Runs nccl-tests' all_reduce_perf over a set of pods, and parses the result."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ from dataclasses import dataclass
 from kcover_ebpf.inspection.bandwidth.link import kill
 
 BUFFER = "512M"
-"""Large enough for the full bandwidth of the network; reduced within a second by any that trains."""
+"""Large enough for the full bandwidth of the network; any network fit for training reduces it
+within a second."""
 BANDWIDTH = re.compile(r"Avg bus bandwidth\s*:\s*(\d{1,9}(?:\.\d{1,9})?)")
 WRONG = re.compile(r"Out of bounds values\s*:\s*(\d{1,18})")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one run showed."""
+    """Result of one run over a set of pods."""
 
     speed: float | None
-    """GB/s (10^9) of bus bandwidth; None: not measured."""
+    """Bus bandwidth in GB/s (10^9 bytes); None: not measured."""
     is_wrong: bool
-    """Values came out wrong."""
+    """True if the reduced values were wrong."""
     text: str
 
     @property
     def is_known(self) -> bool:
-        """True if it ran to its end."""
+        """True if the run completed."""
         return self.is_wrong or self.speed is not None
 
     def is_below(self, floor: float) -> bool:
-        """True for one that ended, and is no good."""
+        """True for a completed run with too little bandwidth or wrong values."""
         return self.is_wrong or (self.speed is not None and self.speed < floor)
 
 
 def measure(
     slots: Mapping[str, int], environment: Mapping[str, str], limit_s: float
 ) -> Measured | None:
-    """Run it, with so many GPUs at each address; None: it did not end in time, and was killed here."""
+    """Run it with the given number of GPUs at each address; None: it exceeded `limit_s` and was killed."""
     hosts = ",".join(f"{address}:{count}" for address, count in slots.items())
     command = ["mpirun", "--host", hosts, "-np", str(sum(slots.values()))]
     child = subprocess.Popen(
@@ -58,7 +59,7 @@ def measure(
 
 
 def read(code: int, output: str) -> Measured:
-    """By what it printed."""
+    """The result in the output of a run that ended with `code`."""
     wrong, speed = WRONG.search(output), BANDWIDTH.search(output)
     if wrong and int(wrong[1]):
         return Measured(None, is_wrong=True, text=f"{wrong[1]} wrong value(s)")
@@ -70,7 +71,7 @@ def read(code: int, output: str) -> Measured:
 
 
 def ring_phases(count: int) -> list[list[tuple[int, ...]]]:
-    """Neighbours in a ring of three or more, so that none is in two pairs of a phase."""
+    """Pairs of neighbours in a ring of three or more, in phases in which no member occurs twice."""
     pairs = [(i, (i + 1) % count) for i in range(count)]
     if count % 2 == 0:
         return [[*pairs[::2]], [*pairs[1::2]]]

@@ -1,4 +1,4 @@
-"""The first pod: it gathers the others, measures, and finds whose node is slow."""
+"""The first pod of a job: waits for the others, measures, and finds the pods with slow nodes."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from kcover_ebpf.inspection.bandwidth.place import NODE, BandwidthOutcome, PodPl
 _HELLO_S = 5.0
 _MOST_SLOTS = 64
 _RUNS_AT_ONCE = 8
-"""Of pairs: each is an mpirun on the first pod, of 20 MB."""
+"""Most pairs measured at the same time: each is an mpirun of 20 MB on the first pod."""
 _ALL_S, _PART_S = MEASURE_S / 2, MEASURE_S / 9
-"""For the run of all pods, and for each of at most four phases that find the slow one."""
+"""Time limit for the run of all pods, and for each of at most four phases that find the slow one."""
 _RING = 3
-"""Of two pods that are slow together neither can be accused."""
+"""Smallest ring: of two pods that are slow together, neither can be blamed."""
 
 
 @dataclass
 class _Member:
-    """A pod."""
+    """A pod of the job, as the first pod knows it."""
 
     address: str
     slots: int
-    """GPUs."""
+    """Number of GPUs, which is the number of processes that mpirun may start there."""
     node: str
     link: MeasuredLink | None = None
-    """None: the first one itself."""
+    """Connection to the pod; None for the first pod itself."""
     ended: dict[int, int] = field(default_factory=dict)
-    """Exit codes of what was started there, by number."""
+    """Command number -> exit code of commands started there."""
     news: threading.Condition = field(default_factory=threading.Condition)
     is_lost: bool = False
 
@@ -51,7 +51,7 @@ class _Member:
                 self.link.send(message)
 
     def listen(self) -> None:
-        """Until the pod is gone."""
+        """Receive messages until the pod disconnects; runs in a thread."""
         assert self.link is not None
         with contextlib.suppress(ValueError, TypeError):
             for message in self.link.messages():
@@ -64,10 +64,10 @@ class _Member:
 
 
 class First:
-    """For one check."""
+    """One bandwidth check, as the first pod runs it."""
 
     def __init__(self, place: PodPlace, floor: float, folder: Path) -> None:
-        """`floor`: GB/s of bus bandwidth. `folder`: one of our own, for a socket."""
+        """`floor`: required bus bandwidth in GB/s. `folder`: a private folder for a socket."""
         self._count, self._floor = place.count, floor
         self._members: dict[int, _Member] = {}
         self._socket = folder / "starts"
@@ -75,7 +75,7 @@ class First:
         self._until_s = 0.0
 
     def run(self) -> BandwidthOutcome:
-        """Raises `Unknown`, after all others were sent the same."""
+        """Run the check. Raises `Unknown` after all other pods were sent the same result."""
         try:
             self._gather()
             self._until_s = time.monotonic() + MEASURE_S
@@ -113,7 +113,7 @@ class First:
             link.close()
             return
         connection.settimeout(LINK_S)
-        # by the address that others see, since a pod may have several
+        # by the address that others see, because a pod may have several
         self._members[0] = _Member(connection.getsockname()[0], gpus(), os.environ.get(NODE, ""))
         member = _Member(address, slots, str(hello.get("node", "")), link)
         self._members[index] = member
@@ -141,13 +141,13 @@ class First:
         return BandwidthOutcome(f"fail: {words}; slow: {names}", slow)
 
     def _slow_alone(self, everyone: Sequence[int]) -> tuple[int, ...]:
-        """Pods whose own GPUs are slow among themselves; one GPU has no other to reduce with."""
+        """Pods whose own GPUs are slow among themselves; a pod with one GPU cannot be tested like this."""
         several = [(number,) for number in everyone if self._members[number].slots > 1]
         found = self._measure_all(several)
         return tuple(group[0] for group, one in found.items() if one.is_below(self._floor))
 
     def _slow_in_pairs(self, everyone: Sequence[int]) -> tuple[int, ...]:
-        """Pods that are slow with both of their neighbours in a ring, while others are not."""
+        """Pods that are slow with both neighbours in a ring, while other pairs are not slow."""
         found: dict[tuple[int, ...], Measured] = {}
         if len(everyone) >= _RING:
             for phase in ring_phases(len(everyone)):
@@ -161,7 +161,7 @@ class First:
         )
 
     def _measure_all(self, groups: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Measured]:
-        """Groups that have no pod in common, at once."""
+        """Measure several disjoint groups in parallel."""
         with ThreadPoolExecutor(_RUNS_AT_ONCE) as pool:
             found = list(pool.map(lambda group: self._measure(group, _PART_S), groups))
         return {group: found[i] for i, group in enumerate(groups)}
@@ -179,7 +179,7 @@ class First:
         return Measured(None, is_wrong=False, text=text)
 
     def _start(self, host: str, command: str) -> int:
-        """Start a command on another pod, for mpirun; its exit code."""
+        """Start a command on another pod for mpirun; returns its exit code."""
         member = next((x for x in self._members.values() if x.address == host), None)
         if member is None or member.link is None:
             return starts.LOST

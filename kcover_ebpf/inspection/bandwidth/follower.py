@@ -1,4 +1,4 @@
-"""Every pod but the first: it starts what the first one asks for, until that reports what the check came to."""
+"""Every pod but the first: starts commands for the first pod until that reports the result of the check."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from kcover_ebpf.inspection.bandwidth.place import NODE, BandwidthOutcome, PodPl
 
 _CONNECT_S = 5.0
 _AGAIN_S = 0.5
-"""Until the first pod's name has an address, and it listens."""
+"""Seconds between attempts while the name of the first pod does not resolve or it does not listen."""
 
 
 class Follower:
-    """For one check."""
+    """One bandwidth check, as every pod but the first runs it."""
 
     def __init__(self, place: PodPlace) -> None:
         self._place = place
         self._children: list[subprocess.Popen[bytes]] = []
 
     def run(self) -> BandwidthOutcome:
-        """Raises `Unknown`."""
+        """Run until the first pod reports the result; raises `Unknown` if there is none."""
         link = self._connected()
         try:
             link.send(

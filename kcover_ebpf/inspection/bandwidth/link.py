@@ -1,4 +1,4 @@
-"""Messages between the pods of a job: a line of JSON each."""
+"""Messages between the pods of a job: one line of JSON each."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 PORT = 29555
-"""One that no framework takes by default: where the job already runs, nothing answers there."""
+"""No framework uses this port by default: if the job is already running, nothing answers there."""
 GATHER_S = 120.0
-"""Pods of one job start within this, unless an image is pulled first: then the job is not measured."""
+"""Seconds within which the pods of a job must start. If an image is pulled first they may not, and
+then nothing is measured."""
 MEASURE_S = 180.0
-"""For all that follows: 512 MiB take seconds at any bandwidth worth testing, a start over 64 nodes half a minute."""
+"""Seconds for everything after that: 512 MiB take seconds at any usable bandwidth, a start over 64
+nodes half a minute."""
 LINK_S = GATHER_S + MEASURE_S
 _LINE_BYTES = 1 << 16
 
@@ -31,12 +33,12 @@ class MeasuredLink:
         self._lines = connection.makefile("rb")
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Raises OSError where the other side is gone."""
+        """Send a message; raises OSError if the other side has disconnected."""
         with self._lock:
             self._connection.sendall(json.dumps(message).encode() + b"\n")
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Until the other side is gone, is silent for longer than the connection's time-out, or writes no message."""
+        """Messages until the other side disconnects, is silent beyond the connection's time-out, or sends something else."""
         while True:
             try:
                 line = self._lines.readline(_LINE_BYTES)
@@ -48,7 +50,7 @@ class MeasuredLink:
             yield message
 
     def close(self) -> None:
-        """Both directions."""
+        """Shut down and close the connection in both directions."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._lines.close()
@@ -56,11 +58,15 @@ class MeasuredLink:
 
 
 def kill(child: subprocess.Popen[bytes]) -> None:
-    """With all of its session: Open MPI's daemon puts each process that it starts into another group."""
+    """Kill a process with its whole session.
+
+    Open MPI's daemon puts each process that it starts into another group.
+    """
     if child.poll() is None:
         for file in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError, ValueError):
-                # state, parent, group, session; split here, since only this package is copied into the pod
+                # state, parent, group, session; parsed here, because only this package is copied
+                # into the pod
                 session = file.read_text().rpartition(")")[2].split()[3]
                 if int(session) == child.pid:
                     os.kill(int(file.parent.name), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The place of a pod in its job, and what the check came to there."""
+"""The position of a pod in its job, and the result of the check."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NODE = "KCOVER_NODE_NAME"
-"""Of the environment: the node of this pod."""
+"""Environment variable: name of the node of this pod."""
 _INDEX = (
     "JOB_COMPLETION_INDEX",
     "PET_NODE_RANK",
@@ -26,7 +26,7 @@ class Unknown(Exception):
 
 @dataclass(frozen=True)
 class PodPlace:
-    """Of this pod in its job."""
+    """Position of this pod in its job, from the environment."""
 
     index: int
     count: int
@@ -36,15 +36,15 @@ class PodPlace:
 
 @dataclass(frozen=True)
 class BandwidthOutcome:
-    """What the check came to, for all pods."""
+    """Result of the check, sent to all pods."""
 
     text: str
     slow: tuple[int, ...] = ()
-    """Indexes of the pods whose nodes are slow."""
+    """Indexes of the pods with slow nodes."""
 
 
 def place_of(environment: Mapping[str, str]) -> PodPlace:
-    """By what the job's controller has put into the environment; raises `Unknown`."""
+    """The position by the variables that the job's controller has set; raises `Unknown`."""
     first = next((environment[name] for name in _FIRST if environment.get(name)), "")
     if not first:
         raise Unknown(f"none of {', '.join(_FIRST)} is set")
@@ -62,5 +62,5 @@ def _number(environment: Mapping[str, str], names: Sequence[str]) -> int:
 
 
 def gpus() -> int:
-    """GPUs of this pod; 1 where no device file shows them."""
+    """GPUs of this pod; 1 if there are no device files to count."""
     return max(1, sum(path.name[6:].isdecimal() for path in Path("/dev").glob("nvidia*")))

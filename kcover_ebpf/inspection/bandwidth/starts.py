@@ -1,6 +1,6 @@
-"""What mpirun runs in the place of ssh: `python -m kcover_ebpf.inspection.bandwidth.starts SOCKET HOST WORD...`.
+"""Replaces ssh for mpirun: `python -m kcover_ebpf.inspection.bandwidth.starts SOCKET HOST WORD...`.
 
-It hands the command over to the first pod's program, which has a connection to each other pod.
+It passes the command to the first pod's program, which has a connection to every other pod.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from pathlib import Path
 from kcover_ebpf.inspection.bandwidth.link import MeasuredLink
 
 LOST = 255
-"""As ssh ends where there is no connection."""
+"""Exit code without a connection; the same as that of ssh."""
 
 
 @contextlib.contextmanager
 def serving(path: Path, start: Callable[[str, str], int]) -> Iterator[None]:
-    """Answer it at this socket; `start` has host and command, waits, and returns the exit code."""
+    """Serve requests at this socket.
+
+    `start` gets host and command, waits for the command, and returns its exit code.
+    """
     with contextlib.suppress(OSError):
         path.unlink()
     with socket.socket(socket.AF_UNIX) as listener:
@@ -45,10 +48,10 @@ def _serve(link: MeasuredLink, start: Callable[[str, str], int]) -> None:
 
 
 def _environment(agent: str) -> dict[str, str]:
-    """Of Open MPI 4 (OMPI) and 5 (PRTE): how another pod is reached, from this one alone; root is usual in a pod."""
+    """Settings of Open MPI 4 (OMPI) and 5 (PRTE): reach other pods through `agent`, from this pod only; allow root."""
     found: dict[str, str] = {}
     for name, plm, runtime in (("OMPI", "rsh", "orte"), ("PRTE", "ssh", "prte")):
-        # its daemon stays where it can be ended, in the session of what we started
+        # keeps its daemon in the session of the process that we started, so that it can be ended
         found[f"{name}_MCA_{runtime}_leave_session_attached"] = "1"
         found[f"{name}_MCA_plm_{plm}_agent"] = agent
         found[f"{name}_MCA_plm_{plm}_no_tree_spawn"] = "1"
@@ -58,7 +61,7 @@ def _environment(agent: str) -> dict[str, str]:
 
 
 def environment(path: Path) -> dict[str, str]:
-    """That of an mpirun which starts things by way of the socket."""
+    """Environment for an mpirun that starts commands through the socket."""
     ours = str(Path(__file__).resolve().parents[3])
     paths = os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))
     agent = f"{sys.executable} -m {__spec__.name} {path}"
@@ -66,7 +69,7 @@ def environment(path: Path) -> dict[str, str]:
 
 
 def main() -> int:
-    """The exit code of what was started."""
+    """The exit code of the command."""
     path, host, *words = sys.argv[1:]
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)

@@ -1,1 +1,1 @@
-"""One module a subject; each has a function that yields findings, and its entry `CHECK` in the registry."""
+"""One module per subject: a function that yields findings, and the entry `CHECK` for the registry."""

@@ -1,4 +1,4 @@
-"""The clock is synchronised: logs, tokens and time-outs of several nodes depend on it."""
+"""Checks that the clock is synchronised, because logs, tokens and time-outs of several nodes depend on it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _STA_NANO = 0x2000
 _START = "run chrony or systemd-timesyncd"
 _SEE = "see that the time daemon runs and reaches its servers (chronyc tracking, timedatectl)"
 _GROWTH = 500e-6
-"""Of the kernel's bound for the error, a second without a correction (kernel/time/ntp.c, MAXFREQ)."""
+"""Growth per second of the kernel's error bound without a correction (kernel/time/ntp.c, MAXFREQ)."""
 
 
 class Timex(ctypes.Structure):
-    """`struct timex`, the part that is read here, with room for all of it."""
+    """`struct timex`: the fields that are read, and padding up to its full size."""
 
     _fields_ = [
         ("modes", ctypes.c_uint),
@@ -34,7 +34,7 @@ class Timex(ctypes.Structure):
 
 
 def find(_: InspectionOptions) -> Iterator[CheckFinding]:
-    """One finding."""
+    """One finding about the clock of this node."""
     timex = Timex()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.adjtimex(ctypes.byref(timex)) < 0:
@@ -44,7 +44,7 @@ def find(_: InspectionOptions) -> Iterator[CheckFinding]:
 
 
 def judged(timex: Timex) -> CheckFinding:
-    """What the kernel's state of the clock means."""
+    """The finding for a state of the kernel's clock."""
     offset_s = timex.offset / (1e9 if timex.status & _STA_NANO else 1e6)
     error_s = timex.maxerror / 1e6
     if timex.status & _STA_UNSYNC:
@@ -52,7 +52,8 @@ def judged(timex: Timex) -> CheckFinding:
     text = f"offset {offset_s * 1000:.3f} ms, error at most {error_s * 1000:.1f} ms"
     if abs(offset_s) > CLOCK_FAR_S:
         return warned(text, f"check the time servers; {_START}")
-    # chrony leaves the kernel's offset at zero, and the clock synchronised for nine hours after its end
+    # chrony leaves the kernel's offset at zero; the clock counts as synchronised for nine hours
+    # after chrony ends
     if error_s > CLOCK_UNSURE_S:
         silent_h = error_s / _GROWTH / 3600
         text = f"not corrected for about {silent_h:.1f} h: error at most {error_s * 1000:.1f} ms"

@@ -1,4 +1,4 @@
-"""Threads that sleep in the kernel where no signal ends them, for longer than a healthy device takes."""
+"""Finds threads in uninterruptible sleep (state D) for longer than a healthy device takes."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, passed, unk
 from kcover_ebpf.tunables.inspection import STUCK_THREAD_S
 
 _KERNEL_THREAD = 0x00200000
-"""PF_KTHREAD, include/linux/sched.h: some of them sleep so legitimately."""
+"""PF_KTHREAD, include/linux/sched.h: some kernel threads legitimately sleep like this."""
 _STAT_BYTES = 1024
-"""Of a whole line of stat: 52 numbers and a name."""
+"""Most bytes of a line of stat: 52 numbers and a name."""
 _STATE_BYTES = 64
-"""Of its begin up to the state: a number, and the name of a thread of a program, of 15 bytes."""
+"""Bytes of stat up to the state: a number, and the name of a thread, which has at most 15 bytes."""
 _SHOWN = 5
-"""So many are described; their number is given."""
+"""Most threads that are described; all are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sleeper:
     folder: str
-    """Below /proc."""
+    """Folder of the thread below /proc."""
     name: str
     switches: str
-    """Lines of its status: the same after a while, so it slept all the time."""
+    """Context switch counts in its status: if they are equal after a while, it slept all the time."""
 
 
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
-    """One finding for each thread, or one that there is none."""
+    """A finding for each such thread, or one that there is none."""
     before = list(_sleepers(options.root))
     if before:
         options.pause(STUCK_THREAD_S)
@@ -65,7 +65,7 @@ def _advice(channel: str) -> str:
 
 
 def _sleepers(root: Path) -> Iterator[_Sleeper]:
-    # by descriptors of folders and not by paths: a node has ten thousand threads
+    # by descriptors of folders, not by paths: a node has ten thousand threads
     proc = f"{root}/proc"
     with _folder(proc) as inside:
         if inside is None:
@@ -77,7 +77,10 @@ def _sleepers(root: Path) -> Iterator[_Sleeper]:
 
 
 def _in_d(pid: str, proc: int) -> Iterator[str]:
-    """The threads of a program that are in D; none of a kernel thread. A single thread's state is its process's."""
+    """The threads of a program that are in state D; none of a kernel thread.
+
+    For a single thread the state of its process is read.
+    """
     fields = split_stat(_start(f"{pid}/stat", proc, _STAT_BYTES).decode(errors="replace"))[1]
     if len(fields) < 18 or int(fields[6]) & _KERNEL_THREAD:
         return
@@ -95,7 +98,7 @@ def _in_d(pid: str, proc: int) -> Iterator[str]:
 
 @contextmanager
 def _folder(path: str, inside: int | None = None) -> Iterator[int | None]:
-    """Its descriptor; None for a process that has ended."""
+    """Descriptor of the folder; None if the process has ended."""
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY, dir_fd=inside)
     except OSError:
@@ -108,7 +111,7 @@ def _folder(path: str, inside: int | None = None) -> Iterator[int | None]:
 
 
 def _start(name: str, folder: int, count: int) -> bytes:
-    """The first bytes of a file; none where it is gone."""
+    """The first bytes of a file; empty if it no longer exists."""
     try:
         file = os.open(name, os.O_RDONLY, dir_fd=folder)
     except OSError:
@@ -122,7 +125,7 @@ def _start(name: str, folder: int, count: int) -> bytes:
 
 
 def _names(folder: str | int) -> list[str]:
-    """Empty for a process that has ended. By path or descriptor."""
+    """Names in a folder, by path or descriptor; empty if the process has ended."""
     try:
         return os.listdir(folder)  # noqa: PTH208 - names are enough, and paths are slow
     except OSError:
@@ -130,7 +133,7 @@ def _names(folder: str | int) -> list[str]:
 
 
 def _state(folder: str) -> _Sleeper | None:
-    """A thread of a program that is in D; None for any other."""
+    """A program's thread that is in state D; None for any other."""
     try:
         with open(f"{folder}/stat", errors="replace") as file:
             text = file.read()

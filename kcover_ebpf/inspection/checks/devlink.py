@@ -1,4 +1,4 @@
-"""What the drivers of network adapters think of their devices' health: devlink's health reporters, by netlink."""
+"""Health of network adapters by their drivers' health reporters (devlink), read through netlink."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 
 _HEALTHY = 0
-"""DEVLINK_HEALTH_REPORTER_STATE_HEALTHY (include/uapi/linux/devlink.h)."""
+"""DEVLINK_HEALTH_REPORTER_STATE_HEALTHY in include/uapi/linux/devlink.h."""
 _NO_KERNEL = "right where no adapter is by mlx5 or alike; else use a kernel with CONFIG_NET_DEVLINK"
 _MAY = "set agent.privileged: true, or run kcover-ebpf inspect as root on the node itself"
 
@@ -22,23 +22,23 @@ class Reporter:
     """One health reporter of a driver."""
 
     handle: str
-    """Of its device, "pci/0000:5d:00.0", or of a port of that, "pci/0000:5d:00.0/1"."""
+    """Name of its device, "pci/0000:5d:00.0", or of a port, "pci/0000:5d:00.0/1"."""
     name: str
     is_healthy: bool
     error_count: int
-    """Since the driver was loaded, as the recoveries."""
+    """Errors since the driver was loaded, as are the recoveries."""
     recovery_count: int
 
     @property
     def device(self) -> str:
-        """PCI address; empty for a device of another bus."""
+        """PCI address; empty for a device on another bus."""
         bus, _, rest = self.handle.partition("/")
         return rest.partition("/")[0] if bus == "pci" else ""
 
 
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for each reporter of each device."""
-    # only now: it takes some 0.1 s, and every round imports this file
+    # imported here: it takes some 0.1 s, and every round imports this file
     from pyroute2.netlink.exceptions import NetlinkError
 
     try:
@@ -56,7 +56,10 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
 
 
 def read(network: Path | None) -> list[Reporter]:
-    """All reporters of a network namespace, None: of ours. Raises OSError, and `NetlinkError` as the kernel says it."""
+    """All reporters of a network namespace (None: ours).
+
+    Raises OSError, and `NetlinkError` with the kernel's reason.
+    """
     from pyroute2.netlink import NLM_F_DUMP, NLM_F_REQUEST
     from pyroute2.netlink.devlink import DEVLINK_NAMES, DevlinkSocket, devlinkcmd
 
@@ -70,7 +73,7 @@ def read(network: Path | None) -> list[Reporter]:
 
 
 def _reporter(answer: Any) -> Reporter:
-    """From a message, whose attributes the library has taken apart."""
+    """A reporter from a message whose attributes were already parsed."""
     handle = [answer.get_attr("DEVLINK_ATTR_BUS_NAME"), answer.get_attr("DEVLINK_ATTR_DEV_NAME")]
     port = answer.get_attr("DEVLINK_ATTR_PORT_INDEX")
     if port is not None:

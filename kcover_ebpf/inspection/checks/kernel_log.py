@@ -1,4 +1,4 @@
-"""What the kernel has logged about the node since it started, by the rules for its lines (docs/logs.md)."""
+"""Finds kernel log lines since boot that the rules know as faults of the node (docs/logs.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BAD = frozenset({"fatal", "error"})
 
 @dataclass(slots=True)
 class _Kind:
-    """The lines that one rule knows."""
+    """The lines that match one rule."""
 
     first: str
     last_s: float
@@ -30,7 +30,7 @@ class _Kind:
 
 
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
-    """One finding for each rule about the node whose lines are there, or one that there is none."""
+    """A finding for each rule about the node with matching lines, or one that there are none."""
     try:
         raw = list(kmsg_reader.stored(f"{options.root}/dev/kmsg"))
     except OSError as error:
@@ -49,13 +49,16 @@ def judged(
     own_rules: Path | None = None,
     answered: Collection[str] = (),
 ) -> Iterator[CheckFinding]:
-    """The findings by these records of /dev/kmsg, in order; `now_s` on their clock, and the way from it to unix time.
+    """The findings for these records of /dev/kmsg, in order.
 
-    `own_rules`: a file of rules that are tried first. `answered`: checks of the same round that did. What lasts until a
-    repair or a reboot, and what none of them sees the end of, fails the node; the rest is a warning while it is recent.
-    Lines that user space wrote do not count, nor those about a job alone.
+    `now_s`: current time on their clock; `unix_offset_s`: what to add for unix time. `own_rules`: a file of rules
+    that are tried first. `answered`: checks of the same round that observed something.
+
+    A fault fails the node if it lasts until a repair or a reboot, or if no check in `answered` would show its end.
+    Any other fault is a warning while it is recent. Lines from user space do not count, nor do lines that only
+    concern a job.
     """
-    lines = [chunk.partition(b"\n")[0] for chunk in raw]  # behind the first newline are properties
+    lines = [chunk.partition(b"\n")[0] for chunk in raw]  # after the first newline come properties
     kinds: dict[str, _Kind] = {}
     for name, kind in _known(lines, own_rules, answered):
         before = kinds.setdefault(name, kind)
@@ -75,7 +78,7 @@ def judged(
 def _known(
     lines: list[bytes], own_rules: Path | None, answered: Collection[str]
 ) -> Iterator[tuple[str, _Kind]]:
-    # only now: compiling some sixty patterns takes as long as the rest of the check
+    # imported here: compiling some sixty patterns takes as long as the rest of the check
     from kcover_ebpf.devices.catalog import Catalog
     from kcover_ebpf.logs import rules
     from kcover_ebpf.logs.lines import Source
@@ -83,7 +86,7 @@ def _known(
     from kcover_ebpf.logs.rules import Concerns
 
     own = [rule for rule in rules.load(own_rules) if rule.source is Source.KERNEL]
-    # Xids are announced faults, with an end of their own: they are not looked up here
+    # Xids are reported as faults with an end, so they are not searched for here
     reader = LogReader(own, Catalog({}))
     for match in reader.feed(b"\n".join([*lines, b""])):
         record = kmsg_parser.split_record(lines[match.number - 1].decode("utf-8", "replace"))
@@ -98,7 +101,7 @@ def _known(
 
 def _finding(name: str, kind: _Kind, unix_offset_s: float) -> CheckFinding:
     often = f"{kind.count} times, last" if kind.count > 1 else "once,"
-    # the time itself, not how long ago: a text that changes is another condition and another Event
+    # the time itself, not the age: a text that changes would be another condition and another Event
     last = f"{rfc3339.to_text(unix_offset_s + kind.last_s)[:16]}Z"
     text = f"{name}: {kind.meaning or kind.first} ({often} at {last})"
     if kind.is_bad:

@@ -1,4 +1,4 @@
-"""Network interfaces with hardware behind them: carrier, and errors."""
+"""Network interfaces of physical devices: carrier and errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, pas
 from kcover_ebpf.tunables.inspection import LINK_COUNTERS_S
 
 _UP = 1
-"""IFF_UP: the interface is meant to work."""
+"""IFF_UP: the interface is administratively up."""
 _ERRORS = ("rx_errors", "tx_errors", "rx_crc_errors", "rx_fifo_errors", "tx_carrier_errors")
 _CABLE = "check the cable, the transceiver and the switch port"
 

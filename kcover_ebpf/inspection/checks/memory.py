@@ -1,4 +1,4 @@
-"""Memory of the host: what is left, what is swapped out, what is broken."""
+"""Memory of the host: available, swapped out, and broken pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kcover_ebpf.tunables.inspection import LITTLE_MEMORY_SHARE, NO_MEMORY_SHARE
 
 
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
-    """A finding for memory, swap and broken pages."""
+    """Findings for memory, swap and broken pages."""
     try:
         kib = _meminfo(options.root / "proc/meminfo")
         available, total = kib["MemAvailable"], kib["MemTotal"]
@@ -41,7 +41,7 @@ def _swap(kib: dict[str, int]) -> Iterator[CheckFinding]:
 
 
 def _meminfo(path: Path) -> dict[str, int]:
-    """KiB by name; counts of pages have no unit and are kept as they are."""
+    """Name -> KiB; page counts have no unit and are kept unchanged."""
     pairs = (line.partition(":") for line in path.read_text().splitlines())
     return {name: int(rest.split()[0]) for name, _, rest in pairs if rest.strip()}
 

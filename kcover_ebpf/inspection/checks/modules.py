@@ -1,4 +1,4 @@
-"""Kernel modules and services that a node with NVIDIA's GPUs needs; nothing is expected without GPUs."""
+"""Kernel modules and services that a node with NVIDIA GPUs needs; without GPUs nothing is required."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 
 _FABRIC_MANAGER = "nv-fabricmanager"[:15]
-"""As the kernel cuts the name of a process."""
+"""Process name, which the kernel truncates to 15 characters."""
 
 
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
-    """A finding for each module."""
+    """A finding for each required module and service."""
     gpus = pci.nvidia_gpus(options.root)
     if not gpus:
         yield passed("no NVIDIA GPU is on the PCI bus: no module is expected")

@@ -1,4 +1,4 @@
-"""nvidia-smi answers, and lists every GPU of the PCI bus."""
+"""Checks that nvidia-smi answers and lists every GPU on the PCI bus."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GET = "install NVIDIA's driver with its utilities on the node"
 
 
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
-    """One finding."""
+    """One finding about nvidia-smi and the GPUs that it lists."""
     ran = commands.run_tool(["nvidia-smi", "--list-gpus"], options.root, _GET)
     on_bus = len(pci.nvidia_gpus(options.root))
     if isinstance(ran, CheckFinding):

@@ -1,4 +1,4 @@
-"""GPUs as NVML reports them: reached at all, and then each GPU for itself (nvml_gpu)."""
+"""GPUs by NVML: whether it can be used at all, then each GPU (`nvml_gpu`)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 _GET_BINDING = "pip install kcover-ebpf[gpu]"
 _GET_LIBRARY = "install NVIDIA's driver, or run where the host's files are visible"
 _PAUSE_S = 1.0
-"""Between two readings of a counter. NVIDIA's policy for PCIe replays is 8 a minute: one a second is above it."""
+"""Seconds between two readings of a counter. NVIDIA's limit for PCIe replays is 8 a minute; one per
+second exceeds it."""
 
 
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
-    """Findings of all GPUs; one unknown where there is no NVML."""
+    """Findings for all GPUs; one that is unknown if there is no NVML."""
     try:
         import pynvml
     except ImportError:

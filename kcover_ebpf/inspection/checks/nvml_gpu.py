@@ -1,7 +1,7 @@
-"""One GPU by NVML: each aspect is a method that yields nothing where all is well.
+"""One GPU by NVML: each aspect is a method that yields nothing if the GPU is healthy.
 
-What a GPU or a library does not support is no finding. What each call means: NVIDIA's NVML API reference; numbers of
-errors, reasons and states: nvml.h.
+Values that a GPU or library does not support cause no finding. Meaning of the calls: NVIDIA's NVML API reference;
+numbers of errors, reasons and states: nvml.h.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from kcover_ebpf.inspection.result import CheckFinding, failed, unknown, warned
 from kcover_ebpf.tunables.inspection import BUSY_SHARE, POWER_LIMIT_SHARE, SM_CLOCK_SHARE
 
 _RETIRED_PAGES = 60
-"""NVIDIA replaces a GPU with so many retired pages (Dynamic Page Retirement, "RMA policy")."""
+"""NVIDIA replaces a GPU with this many retired pages (Dynamic Page Retirement, "RMA policy")."""
 _NEAR_CELSIUS = 5
-"""Degrees below the slow-down temperature from which on it is reported."""
+"""Degrees below the slow-down temperature at which a warning begins."""
 _ACTIONS = {
     1: "GPU reset",
     2: "node reboot",
@@ -34,13 +34,14 @@ _FABRIC_HEALTH = (
     (2, "a route is being recovered", warned),
     (6, "an access time-out is being recovered", warned),
 )
-"""Fields of two bits in the health mask by their shift; 1 is yes, 2 no, 0 not supported. A recovery ends by itself."""
+"""Shift of each two-bit field in the health mask -> text and severity; 1 is yes, 2 no, 0 not
+supported. A recovery in progress ends by itself."""
 _FABRIC_SETUP_SHIFT = 8
 _FABRIC_SETUP_MASK = 0b1111
 _FABRIC_SETUP_RIGHT = 1
-"""Field of the health mask for the configuration; 0 is not supported, what is above 1 is wrong."""
+"""Value of the configuration field in the health mask; 0 is not supported, larger values are errors."""
 _NO_PARTITION = 4
-"""A GPU of a rack is without one until an operator or a scheduler makes it: nothing is broken then."""
+"""A GPU of a rack has no partition until an operator or a scheduler creates one: that is not a fault."""
 _FABRIC_SETUP = {
     2: "wrong GUID of the system",
     3: "wrong serial number of the chassis",
@@ -51,7 +52,7 @@ _FABRIC_SETUP = {
     8: "invalid state of the GPU",
 }
 _LINK_COUNTERS = (("replays", 0), ("recoveries", 1), ("CRC errors", 2))
-"""Of one NVLink: ours, and the number of NVML's counter."""
+"""Counters of one NVLink: our name, and NVML's counter number."""
 _LINK_FIELDS = (
     ("malformed packets", 206),
     ("packets lost for lack of buffers", 207),
@@ -60,7 +61,8 @@ _LINK_FIELDS = (
     ("recoveries", 215),
     ("effective errors", 219),
 )
-"""The same where links lack those counters: ours, and the field (nvml.h; older bindings lack names)."""
+"""Replacement for links without those counters: our name, and the field number (nvml.h; older
+bindings lack the names)."""
 _RESET = "drain the node, end what has the GPU open (docs/telemetry.md), and reset it (nvidia-smi --gpu-reset)"
 _REPLACE = "drain the node and have the GPU replaced"
 _COOL = "check fans, air flow and power supply of the node"
@@ -75,23 +77,23 @@ _SEE_LINKS = "see nvidia-smi nvlink --errorcounters, the switches' log and the f
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Readings of what should not grow, by name."""
+    """Counter name -> value, for counters that should not grow."""
 
     values: Mapping[str, int]
 
 
 class CheckedGpu:
-    """A handle of NVML with its name for people."""
+    """One GPU: its NVML handle and its name for messages."""
 
     def __init__(self, nvml: Any, handle: Any, name: str, address: str) -> None:
         self._nvml = nvml
         self._handle = handle
         self.name = name
         self.address = address
-        """On the PCI bus, as the kernel writes it."""
+        """PCI address in the kernel's form."""
 
     def _ask(self, function: str, *arguments: Any) -> Any:
-        """What NVML answers; None where it is not supported."""
+        """The answer of NVML; None if not supported."""
         ask = getattr(self._nvml, function, None)
         if ask is None:
             return None
@@ -101,7 +103,7 @@ class CheckedGpu:
             return None
 
     def summary(self) -> str:
-        """The figures of a healthy GPU."""
+        """The figures shown for a healthy GPU."""
         width = self._ask("nvmlDeviceGetCurrPcieLinkWidth")
         links = len(self.links())
         degrees = self._ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
@@ -110,7 +112,7 @@ class CheckedGpu:
         return f"PCIe x{width or '?'}, {links} NVLinks up, {heat} C, {_watts(draw)} of {_watts(limit)} W"
 
     def findings(self) -> Iterator[CheckFinding]:
-        """What one reading shows."""
+        """Findings from one reading of all aspects."""
         aspects: tuple[Callable[[], Iterator[CheckFinding]], ...] = (
             self._recovery,
             self._ecc,
@@ -178,7 +180,7 @@ class CheckedGpu:
         most = self._ask("nvmlDeviceGetMaxPcieLinkWidth")
         if width and most and width < most:
             yield failed(f"PCIe link x{width} of x{most}", _RESEAT)
-        # An idle GPU lowers its generation to save power; P0 is the state of full performance.
+        # An idle GPU lowers its link generation to save power; P0 is the state of full performance.
         if self._ask("nvmlDeviceGetPerformanceState") != 0:
             return
         generation = self._ask("nvmlDeviceGetCurrPcieLinkGeneration")
@@ -201,16 +203,16 @@ class CheckedGpu:
             yield warned(f"clocks are throttled: {', '.join(found)}", _COOL)
 
     def _reasons(self) -> int | None:
-        """Bits of what lowers the clocks now."""
+        """Bits of the reasons that lower the clocks now; None if not supported."""
         reasons: int | None = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
-        if reasons is None:  # drivers before 535 have the older name alone
+        if reasons is None:  # drivers before 535 have only the older name
             reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         return reasons
 
     def _clocks(self) -> Iterator[CheckFinding]:
-        """The SM clock of a GPU that computes in P0, where NVML gives no reason for a lower one.
+        """The SM clock of a GPU that computes in P0, if NVML gives no reason for a lower clock.
 
-        No reason at all means that the clocks are as high as possible (nvml.h, `nvmlClocksThrottleReasonNone`).
+        Without a reason, the clocks are as high as possible (nvml.h, `nvmlClocksThrottleReasonNone`).
         """
         rates = self._ask("nvmlDeviceGetUtilizationRates")
         if rates is None or rates.gpu < 100 * BUSY_SHARE:
@@ -220,26 +222,27 @@ class CheckedGpu:
         before = self._reasons()
         clock = self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM)
         highest = self._highest_clock()
-        # Read twice: a reason that ends or begins in between explains the clock as well.
+        # Read twice: a reason that ends or begins in between also explains the clock.
         after = self._reasons()
         if before is None or after is None or clock is None or highest is None:
             return
-        # The applications' setting explains a clock down to that setting, which the highest takes into account.
+        # The application clock setting explains a clock down to that setting; the maximum includes
+        # it.
         setting = self._nvml.nvmlClocksThrottleReasonApplicationsClocksSetting
         if (before | after) & ~setting == 0 and clock <= highest * SM_CLOCK_SHARE:
             text = f"SM clock of {clock} MHz while it is {rates.gpu}% busy, of {highest} MHz"
             yield warned(f"{text}; NVML gives no reason", _FREE_CLOCK)
 
     def _highest_clock(self) -> int | None:
-        """Of the SMs, in MHz: the hardware's, or that of the applications' setting where it is lower."""
+        """Highest SM clock in MHz: the hardware's, or a lower application clock setting."""
         calls = ("nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetApplicationsClock")
         clocks = [self._ask(call, self._nvml.NVML_CLOCK_SM) for call in calls]
         return min((clock for clock in clocks if clock), default=None)
 
     def _power(self) -> Iterator[CheckFinding]:
-        """The limit that the driver enforces, out-of-band limits included, against the GPU's default.
+        """Compares the limit that the driver enforces, including out-of-band limits, with the GPU's default.
 
-        A draw at the limit is no fault: that is how a GPU computes at its best.
+        A power draw at the limit is not a fault: a GPU under full load works like that.
         """
         draw, limit = self._power_figures()
         default = self._ask("nvmlDeviceGetPowerManagementDefaultLimit")
@@ -251,7 +254,7 @@ class CheckedGpu:
             yield warned(text, f"{_RAISE_LIMIT}: nvidia-smi --power-limit={watts}")
 
     def _power_figures(self) -> tuple[int | None, int | None]:
-        """Draw and enforced limit, in milliwatts."""
+        """Power draw and enforced limit in milliwatts; None for each that is not supported."""
         calls = ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit")
         draw, limit = (self._ask(call) for call in calls)
         return draw, limit
@@ -303,26 +306,26 @@ class CheckedGpu:
             )
 
     def links(self) -> list[int]:
-        """The NVLinks that are up; none where the GPU has none."""
+        """Numbers of the NVLinks that are up; empty if the GPU has none."""
         up = []
         for link in range(self._nvml.NVML_NVLINK_MAX_LINKS):
             try:
                 state = self._ask("nvmlDeviceGetNvLinkState", link)
-            except self._nvml.NVMLError:  # invalid argument: the last link was the one before
+            except self._nvml.NVMLError:  # invalid argument: the previous link was the last one
                 break
             if state == self._nvml.NVML_FEATURE_ENABLED:
                 up.append(link)
         return up
 
     def missing_links(self, most_links: int) -> Iterator[CheckFinding]:
-        """Compared with the other GPUs of the node: how many a board wires up, NVML does not say."""
+        """Compares with the other GPUs of the node, because NVML does not report how many links the board has."""
         count = len(self.links())
         if count < most_links:
             text = f"{count} NVLinks are up, another GPU of this node has {most_links}"
             yield failed(text, "check the fabric manager and dmesg for Xid 74; then reset the GPU")
 
     def counters(self) -> Counters:
-        """What should not grow, now."""
+        """Current values of the counters that should not grow."""
         found: dict[str, int] = {}
         try:
             if (replays := self._ask("nvmlDeviceGetPcieReplayCounter")) is not None:
@@ -331,15 +334,15 @@ class CheckedGpu:
                 for kind, count in self._link_errors(link).items():
                     found[f"{kind} of NVLink {link}"] = count
         except self._nvml.NVMLError:
-            # What was read counts all the same; a GPU that is lost is reported by its findings.
+            # keep what was read; that the GPU is lost is reported by its findings
             return Counters(found)
         return Counters(found)
 
     def _link_errors(self, link: int) -> dict[str, int]:
-        """Counters of one NVLink; empty where neither call has them."""
+        """Counters of one NVLink; empty if neither call supports them."""
         found = {}
         for kind, number in _LINK_COUNTERS:
-            # an invalid argument: a counter that this generation of links does not have
+            # invalid argument: a counter that this generation of links does not have
             with contextlib.suppress(self._nvml.NVMLError_InvalidArgument):
                 count = self._ask("nvmlDeviceGetNvLinkErrorCounter", link, number)
                 if count is not None:
@@ -355,7 +358,7 @@ class CheckedGpu:
         }
 
     def growth(self, previous_counters: Counters) -> Iterator[CheckFinding]:
-        """What has grown since, and NVLinks that ever had to recover."""
+        """Findings for counters that have grown since `previous_counters`, and for NVLinks that ever had to recover."""
         after = self.counters().values
         for name, count in after.items():
             grown = count - previous_counters.values.get(name, count)

@@ -1,4 +1,4 @@
-"""The PCIe link of every GPU and network adapter, against what both of its ends can do."""
+"""The PCIe link of every GPU and network adapter, compared with what both of its ends support."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RESEAT = "reseat or replace the device, riser or cable"
 
 
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
-    """A finding for each device."""
+    """A finding for each GPU and network adapter."""
     devices = [
         function for function in pci.functions(options.root) if function.is_gpu or function.is_nic
     ]
@@ -43,7 +43,8 @@ def _of_one(function: pci.PciFunction) -> Iterator[CheckFinding]:
         text = f"{name}: {link}, {highest:g} GT/s is possible"
         yield warned(text, _RESEAT, function.address)
     elif slow:
-        # An idle GPU lowers the speed to save power: nvml judges it by the state of performance.
+        # An idle GPU lowers the link speed to save power; `nvml` judges it by the performance
+        # state.
         yield passed(f"{name}: {link} of {highest:g}, as an idle GPU may", function.address)
     else:
         yield passed(f"{name}: {link}", function.address)
@@ -51,13 +52,13 @@ def _of_one(function: pci.PciFunction) -> Iterator[CheckFinding]:
 
 
 def _common(device: Path, attribute: str) -> float | None:
-    """What the device and the port above it both can do: a x16 card in a x8 slot is no fault."""
+    """The value that both the device and the port above it support: a x16 card in a x8 slot is not a fault."""
     values = [_speed(folder / attribute) for folder in (device, device.parent)]
     return min((value for value in values if value), default=None)
 
 
 def _speed(path: Path) -> float:
-    """The number that an attribute begins with, like "32.0 GT/s PCIe"; 0 for "Unknown"."""
+    """The number at the beginning of an attribute such as "32.0 GT/s PCIe"; 0 for "Unknown"."""
     word = sysfs.text(path).partition(" ")[0]
     try:
         return float(word)

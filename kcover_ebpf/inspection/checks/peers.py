@@ -1,6 +1,6 @@
-"""Other nodes can be reached: name, connection, size of packets on the way.
+"""Checks that other nodes can be reached: name resolution, connection, packet size on the path.
 
-In the network namespace of this process: in a pod without hostNetwork that is the network of pods, and not the node's.
+It uses the network namespace of this process: in a pod without hostNetwork that is the pod network, not the node's.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from kcover_ebpf.tunables.inspection import (
 
 _IP_MTU = 14
 _IPV6_MTU = 24
-"""include/uapi/linux/in.h and in6.h; Python has no names for them."""
+"""include/uapi/linux/in.h and in6.h; Python has no names for these."""
 _ETHERNET_MTU = 1500
 _CONNECTED_S = PEER_PATIENCE_S + 2 * PEER_ECHO_TRIES * PEER_ECHO_S + 1.0
-"""A connection and its echoes take no longer; one second is for the threads."""
+"""Most seconds for a connection and its echoes; one second is added for the threads."""
 _DNS = "check DNS"
 _NETWORK = "check the network and the peer"
 _SMALLER = "the way to it takes small packets only: check the MTU of all links"
@@ -47,17 +47,17 @@ _ARRIVES = {
 @dataclass(frozen=True, slots=True)
 class _Peer:
     name: str
-    """HOST:PORT."""
+    """HOST:PORT as the operator wrote it."""
     family: int
     address: tuple[Any, ...]
-    """Of a socket."""
+    """Resolved address, as for a socket."""
     resolved_s: float
 
 
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for each peer.
 
-    One that cannot be reached while others can says little about this node: a warning.
+    If a peer cannot be reached but others can, that shows little about this node: a warning.
     """
     if not options.peers:
         yield unknown("no peer was named", "name them: --peer HOST:PORT")
@@ -69,7 +69,10 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
 
 
 def _of_all(named: Sequence[tuple[str, int]]) -> list[CheckFinding]:
-    """In their order, but asked at once: where nothing answers, all of them take no longer than one."""
+    """Findings in the order of the peers.
+
+    All are tried in parallel, so that unreachable ones cost no more than one.
+    """
     resolved = at_once(_resolved, named, PEER_NAME_PATIENCE_S)
     peers = [item for item in resolved if isinstance(item, _Peer)]
     answered = dict(zip(peers, at_once(_of_one, peers, _CONNECTED_S), strict=True))

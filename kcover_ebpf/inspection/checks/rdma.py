@@ -1,4 +1,4 @@
-"""RDMA ports: state, rate against ports of the same kind, error counters."""
+"""RDMA ports: state, rate compared with ports of the same kind, error counters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CABLE = "check the cable, the transceiver and the switch port"
 
 
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
-    """A finding for each port, but for those of virtual functions: without a user they are down on a healthy card."""
+    """A finding for each port except those of virtual functions, which are down on a healthy card while unused."""
     all_ports = sorted((options.root / "sys/class/infiniband").glob("*/ports/*"))
     ports = [path for path in all_ports if not pci.is_virtual(path.parents[1] / "device")]
     if not ports:
@@ -89,18 +89,18 @@ def _of_one(port: Path, best: float, before: Mapping[str, int]) -> CheckFinding:
 
 
 def _history(counters: Mapping[str, int]) -> str:
-    """Empty where the driver does not count: RDMA over Ethernet seldom has these counters."""
+    """Text of the error counters; empty if the driver has none, as often with RDMA over Ethernet."""
     counts = [count for name, count in counters.items() if name.endswith("/link_downed")]
     return f", went down {max(counts)} time(s) since the boot" if counts else ""
 
 
 def _kind(port: Path) -> str:
-    """Ports are compared where model and link layer are the same: a storage adapter is slower by design."""
+    """Only ports with equal model and link layer are compared: a storage adapter may be slower by design."""
     return f"{sysfs.text(port.parents[1] / 'hca_type')} {sysfs.text(port / 'link_layer')}"
 
 
 def _rate(port: Path) -> float:
-    """Gigabits a second, from "400 Gb/sec (4X NDR)"."""
+    """Gigabits per second, from "400 Gb/sec (4X NDR)"."""
     word = sysfs.text(port / "rate").partition(" ")[0]
     try:
         return float(word)

@@ -1,4 +1,4 @@
-"""Room in /dev/shm, and on disks: blocks and inodes."""
+"""Free space in /dev/shm, and on disks: blocks and inodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CLEAN_VOLUME = "make room in the volume, or enlarge it"
 
 
 def find_shm(options: InspectionOptions) -> Iterator[CheckFinding]:
-    """One finding."""
+    """One finding about the size and free space of /dev/shm."""
     try:
         found = os.statvfs(options.root / "dev/shm")
     except OSError as error:
@@ -34,7 +34,7 @@ def find_shm(options: InspectionOptions) -> Iterator[CheckFinding]:
 
 
 def find_inodes(options: InspectionOptions) -> Iterator[CheckFinding]:
-    """A finding for each disk that may be written; servers are not asked."""
+    """A finding for each writable disk; file servers are not asked."""
     mounts = find_mounts(options.root)
     disks = [mount for mount in mounts if not (mount.is_network or mount.is_read_only)]
     for disk in disks:
@@ -51,7 +51,7 @@ def find_inodes(options: InspectionOptions) -> Iterator[CheckFinding]:
 
 def _room(label: str, found: os.statvfs_result, clean: str) -> CheckFinding:
     blocks = found.f_bavail / found.f_blocks if found.f_blocks else 1.0
-    # Some file systems (btrfs) make inodes as they need them, and report none.
+    # Some file systems (btrfs) create inodes on demand, and report none.
     inodes = found.f_favail / found.f_files if found.f_files else 1.0
     text = f"{label}: {blocks:.0%} of the space and {inodes:.0%} of the inodes are free"
     if not blocks or not inodes:

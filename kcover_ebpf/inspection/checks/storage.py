@@ -1,4 +1,4 @@
-"""File systems answer, are still writable, and write in good time."""
+"""Checks that file systems answer, are still writable, and write fast enough."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FILE_BYTES = 1 << 20
 
 
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
-    """A finding for each file system, and one for each folder that is written to."""
+    """A finding for each file system, and one for each folder that is tested by writing."""
     mounts = find_mounts(options.root)
     seconds = _ask_all(mounts)
     for mount, taken_s in zip(mounts, seconds, strict=True):
@@ -46,9 +46,10 @@ def _of_one(mount: Mount, taken_s: float | None) -> CheckFinding:
 
 
 def _ask_all(mounts: Sequence[Mount]) -> list[float | None]:
-    """Seconds until statfs returned; None: not within the patience. All at once, each in a thread.
+    """Seconds until statfs returned for each mount; None: not within the patience.
 
-    A thread that hangs is left in this process, which the runner leaves behind.
+    All are asked in parallel, one thread each. A thread that hangs stays in this process, which the runner abandons
+    in turn.
     """
 
     def ask(mount: Mount) -> float | None:
@@ -57,7 +58,7 @@ def _ask_all(mounts: Sequence[Mount]) -> list[float | None]:
             os.statvfs(mount.path)
         except PermissionError:  # it answered
             pass
-        except OSError:  # ESTALE, EIO, ENOTCONN: a file system that is gone gives no answer
+        except OSError:  # ESTALE, EIO, ENOTCONN: the file system is gone and cannot answer
             return None
         return time.monotonic() - start_s
 
@@ -75,7 +76,7 @@ def _write_all(options: InspectionOptions) -> Iterator[CheckFinding]:
 
 
 def _passes_a_link(folder: Path, root: Path) -> bool:
-    """Of the host's folders, as seen from a container: there a link would lead into the files of the container."""
+    """Whether a host folder passes a link, which from a container would lead into the container's own files."""
     if root == Path("/") or not folder.is_relative_to(root):
         return False
     inside = folder.relative_to(root).parts
@@ -89,17 +90,20 @@ def _write(folder: Path, root: Path) -> CheckFinding:
         if _passes_a_link(folder, root):
             return unknown(f"{folder}: is or passes a link", "give the path that it leads to")
         start_s = time.monotonic()
-        # without a name: nothing is left if we are killed
+        # without a name, so that nothing is left if we are killed
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(os.urandom(_FILE_BYTES))
             file.flush()
             os.fsync(file.fileno())
             synced_s = time.monotonic()
-            # Read from the disk or server, and not from memory.
+            # read from the disk or server, not from memory
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             file.seek(0)
             file.read()
-    except (PermissionError, FileNotFoundError) as error:  # ours to lack, and no fault of a disk
+    except (
+        PermissionError,
+        FileNotFoundError,
+    ) as error:  # our own limitation, not a fault of the disk
         text = f"{folder}: cannot write: {error.strerror}"
         return unknown(text, "name a folder of the node that root may write to")
     except OSError as error:
