@@ -1,1 +1,1 @@
-"""What is kept of an incident, and the files that it is kept in."""
+"""The archive of an incident, and the files that it consists of."""

@@ -1,7 +1,7 @@
-"""An archive of one incident: the parts of its nodes and the Incident itself, to files and back. Pure.
+"""Converts an archive of one incident (the nodes' parts and the Incident) to files and back.
 
-Files of another program, of a broken node or of a torn copy are read as far as they make sense: what does not is
-listed in `missing`, and never taken for healthy.
+Pure. Files of another program, a broken node or a torn copy are read as far as they make sense. The rest is listed
+in `missing`, and never taken for healthy.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _FACTS, _LOGS = "facts.jsonl", "logs"
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """Everything that is kept of one incident."""
+    """All that is kept of one incident."""
 
     job: str
-    """NAMESPACE/NAME, or the name of a run's program."""
+    """NAMESPACE/NAME, or the name of the program under `run`."""
     name: str = ""
-    """Of the incident; empty where it is not known."""
+    """Name of the incident; empty if unknown."""
     incident: Incident | None = None
-    """None in the part of a single node, which knows no more than its report."""
+    """The Incident; None in the part of a single node, which knows only its own report."""
     parts: tuple[NodePart, ...] = ()
     missing: tuple[MissingPart, ...] = ()
 
@@ -83,9 +83,10 @@ class _Checkpoints:
 
 
 def packed(archive: Archive, more: Mapping[str, str] | None = None) -> dict[str, bytes]:
-    """Path below the archive's folder -> content; the manifest last, so that who writes in order is done with it.
+    """Path below the archive's folder -> content.
 
-    `more`: other texts for its top folder, which are listed and never read again.
+    The manifest comes last: if it can be read, the archive was written completely. `more`: further texts for the
+    top folder, which are listed in the manifest and never read again.
     """
     files = {name: _text(text) for name, text in (more or {}).items()}
     nodes: list[ArchivedNode] = []
@@ -111,7 +112,7 @@ def packed(archive: Archive, more: Mapping[str, str] | None = None) -> dict[str,
 
 
 def _folder(node: str, taken: Sequence[str]) -> str:
-    """Names of nodes that differ must not share a folder, whatever is not plain in them."""
+    """Folder of a node. Different node names must not share a folder, although special characters are replaced."""
     wanted = f"{NODES}/{plain(node)}"
     number = 2
     while wanted in taken:
@@ -146,7 +147,10 @@ def _text(text: str) -> bytes:
 
 
 def unpacked(files: Mapping[str, bytes], name: str) -> Archive:
-    """The archive in these files; `name`: of it, for people. Raises `UsageError` where they are no archive."""
+    """The archive in these files; `name`: name of the archive for messages.
+
+    Raises `UsageError` if they are not an archive.
+    """
     manifest = _manifest(files.get(MANIFEST), name)
     missing = [*manifest.missing, *_damaged(manifest, files)]
     incident = None
@@ -237,7 +241,10 @@ def _object(content: bytes) -> dict[str, Any]:
 def merged(
     archives: Iterable[Archive], incident: Incident | None, missing: Iterable[MissingPart] = ()
 ) -> Archive:
-    """One archive of the parts of several; of two parts of one node the later one, with what only the other kept."""
+    """One archive with the parts of several.
+
+    Of two parts of one node the later counts, completed with what only the other contains.
+    """
     parts: dict[str, NodePart] = {}
     job, name, wrong = "", "", list(missing)
     for archive in archives:
@@ -268,14 +275,14 @@ def _joined(part: NodePart, other_part: NodePart) -> NodePart:
 
 
 def _fuller(report: FaultReport | None, later_report: FaultReport | None) -> FaultReport | None:
-    """The later one, unless only the other one has the ranks."""
+    """The later report, unless only the earlier one contains the ranks."""
     if later_report is None or (report is not None and report.ranks and not later_report.ranks):
         return report
     return later_report
 
 
 def _filled(first: Sequence[Stack], last: Sequence[Stack]) -> tuple[Stack, ...]:
-    """The later stacks; of what could not be read any more the frames that were read before."""
+    """The later stacks; for a stack that could no longer be read, the frames that were read earlier."""
     before = {(stack.pid, stack.tid): stack for stack in first}
     filled = []
     for stack in last:

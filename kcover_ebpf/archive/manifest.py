@@ -1,4 +1,4 @@
-"""The first file of an archive: which files there are, with their checksums, and what is missing. Pure."""
+"""The manifest of an archive: its files with checksums, and what is missing. Pure."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ MANIFEST = "manifest.json"
 INCIDENT = "incident.json"
 NODES = "nodes"
 FORM = Codec(key=str, omit=Omit.NOTHING)
-"""Of all files of an archive that hold our own dataclasses, but for reports and the incident."""
+"""Encoding of all archive files with our dataclasses, except reports and the incident."""
 _NAME_LENGTH = 120
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedFile:
-    """One file of the archive."""
+    """Path, size and checksum of one file."""
 
     path: str
-    """Below the archive's folder, with "/"."""
+    """Path below the archive's folder, with "/"."""
     size_bytes: int
     sha256: str
-    """In hexadecimal digits."""
+    """SHA-256 of the content in hexadecimal digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedNode:
-    """One node of which there is a part."""
+    """One node with a part in the archive."""
 
     node: str
     folder: str
-    """Below the archive's folder."""
+    """Folder of the part, relative to the archive's folder."""
     time_s: float
-    """When it was taken, unix seconds by the clock of the node."""
+    """When the part was taken (unix seconds by the node's clock)."""
     trigger: EvidenceTrigger
     version: str
     unobserved: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class ArchivedNode:
 
 @dataclass(frozen=True, slots=True)
 class MissingPart:
-    """A node, or a file, of which there is nothing."""
+    """A node or file without any data in the archive."""
 
     what: str
     why: str
@@ -52,17 +52,17 @@ class MissingPart:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The whole file."""
+    """The content of manifest.json, which is written last."""
 
     schema: str
     job: str
     incident: str
-    """Its name; empty where the node did not know it."""
+    """Name of the incident; empty if the node did not know it."""
     nodes: tuple[ArchivedNode, ...] = ()
     files: tuple[ArchivedFile, ...] = ()
     missing: tuple[MissingPart, ...] = ()
 
 
 def plain(name: str) -> str:
-    """As the name of a file: letters, digits, "-", "_" and ".", and no "." in front."""
+    """A name as a file name: letters, digits, "-", "_" and ".", and no "." at the beginning."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:_NAME_LENGTH].lstrip(".") or "_"

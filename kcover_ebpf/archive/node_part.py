@@ -1,4 +1,4 @@
-"""What one node keeps of a job: its last report, and what its threads, control groups and logs showed. Pure."""
+"""What one node keeps of a job: its last report, and the state of threads, control groups and logs. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kcover_ebpf.model.traced import GpuKernel, Stack
 
 
 class EvidenceTrigger(Enum):
-    """Why it was kept; the orders of a controller, or a run on one host."""
+    """Why the part was taken: an order of a controller, or a run on one host."""
 
     STOP = "Stop"
     SNAPSHOT = "Snapshot"
@@ -23,67 +23,69 @@ class EvidenceTrigger(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ArchivedThread:
-    """One thread: where it was, without its arguments."""
+    """One thread and where it was, without the arguments of its calls."""
 
     pid: int
     tid: int
     comm: str = ""
     state: str = "?"
-    """R, S, D, T, t, Z as proc_pid_stat(5) has it."""
+    """State letter (R, S, D, T, t, Z) of proc_pid_stat(5)."""
     wait: str = ""
-    """The system call and the kernel's function that it waits in; empty where it was not observable."""
+    """System call and kernel function in which it waits; empty if not observable."""
     rank: int | None = None
     role: str = ""
     since_s: float | None = None
-    """Seconds in it; None where that is not known."""
+    """Seconds in this wait; None if unknown."""
     note: str = ""
-    """culprit, victim, or empty."""
+    """Role in the verdict: "culprit", "victim", or empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPressure:
-    """What the control group of one container says of its resources; empty texts where it has no such file."""
+    """Resource files of one container's control group; texts are empty if the file does not exist."""
 
     name: str
-    """Pod and the first digits of the container's id."""
+    """Pod name and the first digits of the container id."""
     cpu: str = ""
-    """cpu.pressure."""
+    """Text of cpu.pressure (PSI)."""
     memory: str = ""
-    """memory.pressure."""
+    """Text of memory.pressure (PSI)."""
     io: str = ""
-    """io.pressure."""
+    """Text of io.pressure (PSI)."""
     throttled: str = ""
-    """nr_throttled and throttled_usec of cpu.stat."""
+    """Lines nr_throttled and throttled_usec of cpu.stat."""
     events: str = ""
-    """memory.events."""
+    """Text of memory.events: limit and OOM counters."""
     memory_bytes: int | None = None
-    """memory.current."""
+    """memory.current in bytes; None if unreadable."""
     memory_most_bytes: int | None = None
-    """memory.max; None without a limit."""
+    """memory.max in bytes; None without a limit or if unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodePart:
-    """The part of one node."""
+    """What one node keeps of a job, as files in its folder of the archive."""
 
     node: str
     time_s: float
-    """When it was taken, unix seconds by the clock of the node."""
+    """When it was taken (unix seconds by the node's clock)."""
     trigger: EvidenceTrigger = EvidenceTrigger.UNKNOWN
     version: str = ""
-    """Of the program that wrote it."""
+    """Version of the program that wrote it."""
     report: FaultReport | None = None
-    """The newest one: verdict, ranks, connections, collectives, flight records, devices, findings in logs."""
+    """Newest report: verdict, ranks, connections, collectives, flight records, devices, findings in
+    logs."""
     stacks: tuple[Stack, ...] = ()
     threads: tuple[ArchivedThread, ...] = ()
     pressure: tuple[GroupPressure, ...] = ()
     kernels: tuple[GpuKernel, ...] = ()
-    """That ran on the GPUs of its ranks, where the operator has them read."""
+    """Kernels that ran on the GPUs of its ranks, if the operator has enabled reading them."""
     checkpoints: tuple[str, ...] = ()
-    """POD/CONTAINER: PATH of what the kubelet wrote on the node, which is not in the archive."""
+    """POD/CONTAINER: PATH of checkpoints that the kubelet wrote on the node; the archive does not
+    contain them."""
     logs: Mapping[str, str] = field(default_factory=dict)
-    """The end of each container's log, by POD.CONTAINER.log."""
+    """POD.CONTAINER.log -> the end of the container's log."""
     facts: tuple[str, ...] = ()
-    """What was announced last, as JSON lines."""
+    """The last announced facts, as JSON lines."""
     unobserved: tuple[str, ...] = ()
-    """What could not be kept, and why."""
+    """What could not be kept, with the reason."""

@@ -1,1 +1,1 @@
-"""A word to whoever owns a job: messages about incidents, to targets that the operator named."""
+"""Sends messages about incidents to the targets in the operator's list, so that a job's owner learns of them."""

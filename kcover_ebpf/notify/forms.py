@@ -1,8 +1,8 @@
-"""A message in the form that a target understands. Pure.
+"""Converts a message to the format of its target.
 
-Sources: CloudEvents 1.0 (structured content mode of the HTTP binding), Slack's incoming webhooks and Block Kit, Teams'
-workflows with Adaptive Cards 1.4, Alertmanager's API v2 (POST /api/v2/alerts), PagerDuty's Events API v2, OTLP 1 over
-HTTP, RFC 5322.
+Pure. Sources: CloudEvents 1.0 (structured content mode of the HTTP binding), Slack's incoming webhooks and Block
+Kit, Teams' workflows with Adaptive Cards 1.4, Alertmanager's API v2 (POST /api/v2/alerts), PagerDuty's Events API
+v2, OTLP 1 over HTTP, RFC 5322.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from kcover_ebpf.tunables.sending import ALERT_LASTS_S
 
 _JSON = "application/json"
 _MOST_SECTION = 3000
-"""Of one text block at Slack."""
+"""Most characters of a text block at Slack."""
 _MOST_SUMMARY = 1024
-"""Of a summary at PagerDuty."""
+"""Most characters of a summary at PagerDuty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One POST."""
+    """One POST request to a target: body, headers and path."""
 
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
     path: str = ""
-    """Below the target's address."""
+    """Path to append to the target's address; empty for the address itself."""
 
 
 def request_of(target: NotifyTarget, message: Message, secret: str) -> Request:
-    """The request for a target that is asked by HTTP; `secret`: the content of the target's key, empty without one."""
+    """The request for an HTTP target; `secret`: content of the target's key file, empty if it has none."""
     if target.template:
         text = Template(target.template).substitute(
             {key: json.dumps(value)[1:-1] for key, value in fields_of(message).items()}
@@ -55,7 +55,7 @@ def request_of(target: NotifyTarget, message: Message, secret: str) -> Request:
 
 
 def otlp_request(body: bytes, path: str, token: str) -> Request:
-    """Of OTLP over HTTP, in binary form."""
+    """An OTLP request over HTTP, in binary form."""
     return Request(body, {"Content-Type": "application/x-protobuf", **_bearer(token)}, path)
 
 
@@ -89,7 +89,7 @@ def _slack(message: Message) -> dict[str, Any]:
 
 
 def _slack_text(text: str) -> str:
-    # the three characters by which a text could mention a channel or hide an address
+    # the three characters with which a text could mention a channel or hide an address
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -130,7 +130,7 @@ def _alertmanager(message: Message) -> list[dict[str, Any]]:
         "where": message.where,
         "node": message.node,
     }
-    # without an end it would be taken for resolved after Alertmanager's resolve_timeout
+    # without an end time, Alertmanager would resolve it after its resolve_timeout
     lasts_s = 0.0 if message.is_resolved else ALERT_LASTS_S
     return [
         {
@@ -143,7 +143,7 @@ def _alertmanager(message: Message) -> list[dict[str, Any]]:
 
 
 def _pagerduty(message: Message, routing_key: str) -> dict[str, Any]:
-    # all phases of an incident are one alert there
+    # all phases of an incident are the same alert there
     event: dict[str, Any] = {
         "routing_key": routing_key,
         "dedup_key": message.id.rpartition("/")[0],
@@ -173,7 +173,7 @@ _BODIES: Mapping[MessageForm, Callable[[Message], Any]] = {
 
 
 def mail_of(target: NotifyTarget, message: Message, recipients: tuple[str, ...]) -> EmailMessage:
-    """The mail; its Message-ID is the same for the same phase of the same incident."""
+    """The mail; its Message-ID is equal for the same phase of the same incident."""
     mail = EmailMessage()
     mail["Subject"] = f"[kcover] {message.summary}"[:250]
     mail["From"] = target.sender

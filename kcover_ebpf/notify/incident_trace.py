@@ -1,4 +1,7 @@
-"""An incident as a trace: a span for each phase from the first sign to the first step, facts as events. Pure."""
+"""Converts an incident to a trace: a span for each phase from the first sign to the first step, facts as events.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,17 @@ Attributes = Mapping[str, str | int | float]
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """Something that was known or done at one moment."""
+    """A fact or an action at one moment of an incident."""
 
     name: str
     time_s: float
-    """Unix seconds."""
+    """Unix seconds at which it happened."""
     attributes: Attributes = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSpan:
-    """One span; unix seconds."""
+    """One phase of an incident; begin and end are unix seconds."""
 
     name: str
     begin_s: float
@@ -38,22 +41,25 @@ class TraceSpan:
 
 @dataclass(frozen=True, slots=True)
 class IncidentTrace:
-    """The whole incident, and its phases in order. Its ids follow from the incident's uid: sent twice, it is one."""
+    """The whole incident, and its phases in order.
+
+    The ids are derived from the incident's uid, so that sending it twice gives one trace.
+    """
 
     trace_id: int
     root_span: TraceSpan
-    """Of the whole incident."""
+    """Span of the whole incident, parent of the others."""
     phases: tuple[TraceSpan, ...]
     failed: str = ""
-    """What went wrong with the restart; empty where nothing did."""
+    """Why the restart failed; empty if it did not."""
 
 
 def trace_of(incident: Incident, status: Status) -> IncidentTrace:
-    """What is known of it in this phase. A phase that is not over ends where the trace ends."""
+    """The trace of an incident as known in this phase. An unfinished phase ends at the end of the trace."""
     identity = incident.uid or f"{incident.namespace}/{incident.name}"
     begins = list(_begins(status))
     end_s = max([status.last_s, *(begin_s for _, begin_s in begins)])
-    # a clock that was set back must not make a span of negative length
+    # if a clock was set back, no span may get a negative length
     edges = [*begins, ("", end_s)]
     phases = tuple(
         TraceSpan(
@@ -79,7 +85,7 @@ def trace_of(incident: Incident, status: Status) -> IncidentTrace:
 
 
 def _number(text: str, size: int) -> int:
-    """An id of `size` bytes, never 0."""
+    """An id of `size` bytes derived from the text, never 0."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:size], "big") or 1
 
 
@@ -88,7 +94,7 @@ def _words(status: Status) -> str:
 
 
 def _begins(status: Status) -> Iterator[tuple[str, float]]:
-    """Names of the phases that began, and when: in order, none before the one before it."""
+    """Phases that began, and when: in order, none before the previous one."""
     first_s = status.timeline[0].time_s if status.timeline else None
     named_s = status.at(Phase.OPEN) or status.at(Phase.DECIDED) or first_s
     down_s, back_s = status.at(Phase.SHUTTING_DOWN), status.at(Phase.RECOVERING)
@@ -109,7 +115,7 @@ def _begins(status: Status) -> Iterator[tuple[str, float]]:
 
 
 def _facts(status: Status, end_s: float) -> Iterator[SpanEvent]:
-    """What the verdict rests on; it was known when the fault was named."""
+    """The evidence of the verdict, at the time when the fault was diagnosed."""
     for evidence in status.evidence:
         about = {"kcover.evidence.kind": evidence.kind.value, "text": printable(evidence.text)}
         yield SpanEvent("evidence", end_s, about)
@@ -128,7 +134,7 @@ def _moments(status: Status) -> Iterator[SpanEvent]:
 
 
 def _attributes(incident: Incident, status: Status) -> dict[str, str | int | float]:
-    """Names as the semantic conventions for Kubernetes have them, and our own; without what is not known."""
+    """Attributes by the semantic conventions for Kubernetes, and our own; unknown ones are left out."""
     culprit = status.culprit
     texts = {
         "k8s.namespace.name": incident.namespace,

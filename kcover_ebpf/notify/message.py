@@ -1,4 +1,4 @@
-"""What is said about an incident: the same facts for every form. Pure."""
+"""The content of a message about an incident, independent of its format. Pure."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _OUTCOME = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message; every field is text for people and templates, empty where it is not known."""
+    """One message. Every field is text for people and templates, empty if unknown."""
 
     id: str
-    """The same for the same phase of the same incident, whoever sends it."""
+    """Equal for the same phase of the same incident, whichever replica sends it."""
     incident: str
     namespace: str
     kind: str
@@ -48,9 +48,9 @@ class Message:
     verdict: str
     cause: str
     where: str
-    """Where the cause lies: infrastructure, program or unknown."""
+    """Side with the cause: infrastructure, program or unknown."""
     blame: str
-    """The same as a sentence."""
+    """`where` as a sentence for the reader of the message."""
     culprit: str
     pod: str
     node: str
@@ -59,30 +59,33 @@ class Message:
     owner: str
     summary: str
     text: str
-    """What the incident says."""
+    """Main text: the verdict and what is done about it."""
     since: str
     time: str
     lost: str
     """Time lost so far, such as "12.1s"."""
     restarts: str
     explain: str
-    """The command that shows all of it."""
+    """The command that shows the whole incident."""
     trace: IncidentTrace
-    """What a form for programs says of it; no text, so no part of a template."""
+    """The incident as a trace, for targets that are programs; not available to templates."""
 
     @property
     def is_resolved(self) -> bool:
-        """The job trains again."""
+        """True if the job is training again."""
         return self.phase == Phase.RECOVERED.value
 
 
 WORDS = frozenset(field.name for field in fields(Message) if field.name != "trace")
-"""What a template may contain."""
+"""Names of the fields that a template may contain."""
 _ORDERED = tuple(field.name for field in fields(Message) if field.name in WORDS)
 
 
 def message_of(incident: Incident, status: Status) -> Message:
-    """The message about the phase that an incident is in. Control characters are made visible: names come from jobs."""
+    """The message about the current phase of an incident.
+
+    Control characters are made visible, because names come from jobs.
+    """
     culprit = status.culprit
     kind = (status.failure or FailureClass.UNKNOWN).value
     where = _WHERE.get(status.failure or FailureClass.UNKNOWN, "unknown")
@@ -120,12 +123,12 @@ def message_of(incident: Incident, status: Status) -> Message:
 
 
 def fields_of(message: Message) -> Mapping[str, str]:
-    """The message as an object of JSON."""
+    """The text fields of the message, for a JSON object."""
     return {name: getattr(message, name) for name in _ORDERED}
 
 
 def lines_of(message: Message) -> list[str]:
-    """The message for people, below its summary."""
+    """The lines of the message below its summary, for people."""
     known = (
         ("Owner", message.owner),
         ("Culprit", message.culprit),

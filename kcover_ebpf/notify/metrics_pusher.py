@@ -1,4 +1,4 @@
-"""Sends the controller's metrics to a collector, from its own thread."""
+"""Sends the controller's metrics to a collector, in a thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class MetricsPusher:
-    """One target. What could not be sent is not kept: the next sending has the sums of all before it."""
+    """Pushes to one target. Failed pushes are not repeated: the next one contains the totals."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class MetricsPusher:
         instance: str,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`collect`: of a registry; `instance`: the name of this replica; `wall`: unix seconds."""
+        """`collect`: method of a metrics registry; `instance`: name of this replica; `wall`: unix seconds."""
         self._target, self._collect, self._sender = target, collect, sender
         self._instance, self._wall, self._begin_s = instance, wall, wall()
         self._ending = threading.Event()
@@ -40,16 +40,16 @@ class MetricsPusher:
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start the thread; the first push follows after the target's period."""
         self.thread.start()
 
     def close(self, within_s: float) -> None:
-        """End, no later than `within_s` from now; the last values are not sent."""
+        """Stop within `within_s` seconds; the last values are not sent."""
         self._ending.set()
         self.thread.join(within_s)
 
     def push(self) -> None:
-        """Send all metrics as they are now; raises `NotSent`."""
+        """Send the current value of all metrics; raises `NotSent`."""
         body = metrics_bytes(self._collect(), self._begin_s, self._wall(), self._instance)
         self._sender.ask(self._target, lambda token: otlp_request(body, "/v1/metrics", token))
 
@@ -61,5 +61,5 @@ class MetricsPusher:
                 name = self._target.name
                 _LOG.info("target %s: metrics are not sent: %s", name, error, extra=about(name))
             except Exception:  # noqa: BLE001
-                # a metric that cannot be formed must not end the thread
+                # a metric that cannot be converted must not end the thread
                 _LOG.exception("target %s: internal error, please report it", self._target.name)

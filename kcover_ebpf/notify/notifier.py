@@ -1,4 +1,4 @@
-"""Messages that wait for their targets, each target has its own thread; nothing that decides waits for them."""
+"""Queues of messages, with one thread per target. Code that makes decisions never waits for a delivery."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from kcover_ebpf.tunables.sending import (
 _LOG = logging.getLogger(__name__)
 RESULTS = ("sent", "failed", "dropped")
 Send = Callable[[NotifyTarget, Message], bool]
-"""Delivers, and says whether there was a recipient; raises `NotSent`."""
+"""Delivers a message; returns whether there was a recipient. Raises `NotSent`."""
 Done = Callable[[Incident, str], None]
-"""Receives what was said about the end of an incident, as TARGET:PHASE."""
+"""Called with the incident and TARGET:PHASE after the message about an incident's end was handled."""
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """One message that was not delivered yet; seconds by the monotonic clock."""
+    """One undelivered message; times are monotonic seconds."""
 
     incident: Incident
     message: Message
@@ -48,7 +48,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Queue:
-    """What waits for one target, in order."""
+    """Undelivered messages for one target, in order."""
 
     target: NotifyTarget
     waiting: deque[_Waiting] = field(default_factory=deque)
@@ -57,7 +57,7 @@ class _Queue:
 
 
 class Notifier:
-    """Takes what is to be said, at once, and delivers it in its own threads."""
+    """Accepts messages without waiting, and delivers them in its threads."""
 
     def __init__(
         self,
@@ -69,23 +69,23 @@ class Notifier:
         self._send, self._done, self._clock = send, done, clock
         self._queues = {target.name: _Queue(target) for target in targets}
         self._known: OrderedDict[tuple[str, str, str], None] = OrderedDict()
-        """NotifyTarget, incident and phase (or empty) of what was taken."""
+        """(target, incident, phase or empty) of accepted messages."""
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, str]] = Counter()
         self.unknown_count = 0
-        """Rules that name no target of the operator's list, or one that is not for their namespace."""
+        """Rules that name a target which is not in the operator's list or not for their namespace."""
         self.threads = [
             threading.Thread(target=self._run, args=(queue,), name=f"notify {name}", daemon=True)
             for name, queue in self._queues.items()
         ]
 
     def start(self) -> None:
-        """Begin to deliver."""
+        """Start one thread per target."""
         for thread in self.threads:
             thread.start()
 
     def close(self, within_s: float) -> None:
-        """Deliver what is due, and give up the rest, no later than `within_s` from now."""
+        """Deliver what is due and give up the rest, within `within_s` seconds."""
         for queue in self._queues.values():
             with queue.added:
                 queue.is_closing = True
@@ -95,7 +95,7 @@ class Notifier:
             thread.join(max(0.0, until_s - time.monotonic()))
 
     def publish(self, incident: Incident, status: Status, rules: Sequence[NotifyRule]) -> None:
-        """An incident entered a phase. Returns at once; what was said before is not said again."""
+        """Queue the messages for an incident that entered a phase. Returns at once; nothing is sent twice."""
         every = [
             NotifyRule(queue.target.name)
             for queue in self._queues.values()
@@ -116,7 +116,7 @@ class Notifier:
             return False
         if not rule.phases and any(text.startswith(f"{rule.target}:") for text in notified):
             return False
-        # a rule without phases is followed once for an incident, whatever follows
+        # a rule without phases sends only one message per incident, whatever follows
         words = (phase,) if rule.phases else (phase, "")
         return self._is_first([(rule.target, incident.uid, word) for word in words])
 
@@ -160,7 +160,7 @@ class Notifier:
                     queue.waiting.popleft()
 
     def _deliver(self, target: NotifyTarget, waiting: _Waiting) -> bool:
-        """One attempt; True if no other one follows."""
+        """One delivery attempt; True if no other attempt follows."""
         try:
             if self._send(target, waiting.message):
                 self._count(target, "sent")
@@ -179,7 +179,7 @@ class Notifier:
             )
             self._count(target, "failed")
         except Exception:  # noqa: BLE001
-            # one message that cannot be formed must not end those after it
+            # a message that cannot be converted must not block those after it
             _LOG.exception("target %s: internal error, please report it", target.name)
             self._count(target, "failed")
         if waiting.is_end:
@@ -187,7 +187,7 @@ class Notifier:
         return True
 
     def collect(self) -> Iterator[Any]:
-        """For prometheus_client."""
+        """Metrics in the form that prometheus_client collects."""
         family = CounterMetricFamily(
             "kcover_notifications",
             "Messages about incidents: delivered, given up, or dropped because too many waited.",

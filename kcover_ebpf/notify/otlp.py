@@ -1,7 +1,8 @@
-"""Traces and metrics in OTLP's form, by OpenTelemetry's SDK (the extra `otel`).
+"""Encodes traces and metrics as OTLP, with OpenTelemetry's SDK (the extra `otel`).
 
-The SDK makes spans, metrics and the bytes of a request (OTLP 1.0 over HTTP, binary protobuf). They are sent as every
-other message is: its own exporters would retry, redirect and read credentials by other rules than ours.
+The SDK makes spans, metrics and the bytes of a request (OTLP 1.0 over HTTP, binary protobuf). We send the request
+as we send every other message, because the SDK's own exporters would retry, follow redirects and read credentials
+by other rules.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _NAMES = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.common")
 
 
 def is_here() -> bool:
-    """Whether the SDK can be imported."""
+    """True if the SDK can be imported."""
     try:
         return all(importlib.util.find_spec(name) is not None for name in _NAMES)
     except ModuleNotFoundError:
@@ -43,7 +44,7 @@ def _resource(instance: str = "") -> Resource:
 
 
 def trace_bytes(trace: IncidentTrace) -> bytes:
-    """The body of POST /v1/traces."""
+    """Body of POST /v1/traces, as binary protobuf."""
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -72,7 +73,7 @@ def trace_bytes(trace: IncidentTrace) -> bytes:
 
 
 def _inside(trace: IncidentTrace) -> Context:
-    """That spans below the root begin in."""
+    """Context of the root span, in which its children are created."""
     from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
     sampled = TraceFlags(TraceFlags.SAMPLED)
@@ -100,10 +101,10 @@ def _ns(time_s: float) -> int:
 
 
 def metrics_bytes(families: Iterable[Family], begin_s: float, now_s: float, instance: str) -> bytes:
-    """The body of POST /v1/metrics.
+    """Body of POST /v1/metrics, as binary protobuf.
 
-    `families`: of a registry; `begin_s`: when its counters were 0, `now_s`: both unix seconds; `instance`: of the
-    program, so that two replicas are two series.
+    `families`: metrics of a registry; `begin_s`: when its counters were 0, `now_s`: both unix seconds; `instance`:
+    name of the program, so that two replicas give two series.
     """
     from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
@@ -117,7 +118,7 @@ def metrics_bytes(families: Iterable[Family], begin_s: float, now_s: float, inst
 
 
 def _metrics_of(family: Family, begin_s: float, now_s: float) -> Iterator[Metric]:
-    """As "Prometheus and OpenMetrics compatibility" of OpenTelemetry's specification maps them."""
+    """Converted as in "Prometheus and OpenMetrics compatibility" of OpenTelemetry's specification."""
     from opentelemetry.sdk.metrics.export import (
         AggregationTemporality,
         Gauge,
@@ -165,7 +166,8 @@ def _histograms(samples: Sequence[Sample], begin_ns: int, now_ns: int) -> Iterat
 def _histogram(
     kind: Any, labels: Mapping[str, str], found: Mapping[str, Any], begin_ns: int, now_ns: int
 ) -> Any:
-    # Prometheus counts all below a bound, OpenTelemetry those between two; the last bound is infinite
+    # Prometheus counts everything below a bound, OpenTelemetry between two bounds; the last bound
+    # is infinite
     totals = [int(count) for count in found["counts"]]
     counts = [total - before for before, total in zip([0, *totals], totals, strict=False)]
     return kind(

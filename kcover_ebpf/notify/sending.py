@@ -1,4 +1,7 @@
-"""One attempt to deliver a message. No redirect is followed, and no text of an error names an address or a secret."""
+"""Makes one attempt to deliver a message.
+
+No redirect is followed, and error texts contain neither addresses nor secrets.
+"""
 
 from __future__ import annotations
 
@@ -19,27 +22,27 @@ from kcover_ebpf.notify.target import PAGERDUTY, MessageForm, NotifyTarget, Secu
 from kcover_ebpf.tunables.sending import SEND_S
 
 _TRY_AGAIN = frozenset({408, 425, 429})
-"""Answers of the kind "you are wrong" that a later attempt may not get."""
+"""HTTP status codes 4xx after which a later attempt may succeed."""
 _MOST_SECRET_BYTES = 4096
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """An answer that names another address would be a way to have us ask any address."""
+    """Redirects could be used to make us contact any address."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 class Sender:
-    """Delivers to targets; secrets are read anew each time, for they may be exchanged."""
+    """Delivers to targets. Secrets are reread for each message, because they may be rotated."""
 
     def __init__(self, secrets: Path | None, timeout_s: float = SEND_S) -> None:
-        """`secrets`: the folder with one file for each key of the operator's Secret."""
+        """`secrets`: folder with one file for each key of the operator's Secret."""
         self._secrets, self._timeout_s = secrets, timeout_s
         self._opener = urllib.request.build_opener(_NoRedirect)
 
     def send(self, target: NotifyTarget, message: Message) -> bool:
-        """Deliver; False where there is no recipient. Raises `NotSent`."""
+        """Deliver a message; False if there is no recipient. Raises `NotSent`."""
         if target.form is MessageForm.EMAIL:
             recipients = target.recipients(message.owner)
             if recipients:
@@ -49,7 +52,7 @@ class Sender:
         return True
 
     def ask(self, target: NotifyTarget, make: Callable[[str], Request]) -> None:
-        """POST what `make` returns for the content of the target's key. Raises `NotSent`."""
+        """POST the request that `make` returns for the content of the target's key file. Raises `NotSent`."""
         secret = self._secret(target.key) if target.key else ""
         url = self._secret(target.url_key) if target.url_key else target.url or PAGERDUTY
         if wrong := wrong_address(url):
@@ -102,7 +105,7 @@ class Sender:
                 f"the mail server answered {error.smtp_code}", error.smtp_code >= 500
             ) from None
         except smtplib.SMTPRecipientsRefused as error:
-            # 450: later, perhaps (greylisting)
+            # 450: possibly later (greylisting)
             is_final = all(code >= 500 for code, _ in error.recipients.values())
             raise NotSent("the mail server accepts no recipient", is_final) from None
         except (OSError, smtplib.SMTPException) as error:

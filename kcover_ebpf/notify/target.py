@@ -1,7 +1,8 @@
-"""The operator's list of targets: where messages may go, and in which form. Pure.
+"""The operator's list of targets: where messages may be sent, and in which format.
 
-No tenant writes an address: a FaultPolicy names a target, and this list says which namespaces may. What is secret (an
-address with a token in it, a key, a password) is the name of a file here, read when a message is sent.
+Pure. Tenants cannot set an address: a FaultPolicy names a target, and this list says which namespaces may use it.
+Secrets (an address with a token, a key, a password) are given as the name of a file, which is read when a message
+is sent.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from kcover_ebpf.errors import ObjectError, PolicyError
 from kcover_ebpf.tunables.sending import LONGEST_METRICS_S, SHORTEST_METRICS_S
 
 PAGERDUTY = "https://events.pagerduty.com/v2/enqueue"
-"""Where PagerDuty takes events (Events API v2)."""
+"""Address of PagerDuty's Events API v2."""
 _MOST_TARGETS = 32
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _KEY = re.compile(r"(?!\.\.)[-._a-zA-Z0-9]{1,253}")
-"""A key of a Secret; never a path."""
+"""Allowed key of a Secret; never a path."""
 _ADDRESS = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){1,8}")
 _SERVER = re.compile(r"([A-Za-z0-9.-]{1,253}):([0-9]{1,5})")
 
 
 class MessageForm(Enum):
-    """What a target understands."""
+    """Message format of a target, named after the product."""
 
     WEBHOOK = "Webhook"
     CLOUD_EVENTS = "CloudEvents"
@@ -41,17 +42,17 @@ class MessageForm(Enum):
     ALERTMANAGER = "Alertmanager"
     PAGERDUTY = "PagerDuty"
     OPEN_TELEMETRY = "OpenTelemetry"
-    """A collector, which gets the incident as a trace, and the controller's metrics."""
+    """A collector: it receives incidents as traces, and the controller's metrics."""
     EMAIL = "Email"
 
     @property
     def is_alert(self) -> bool:
-        """It calls a person: what recovered by itself is not said there unless a rule asks for it."""
+        """True if the target pages a person: a recovery is sent there only if a rule asks for it."""
         return self in (MessageForm.ALERTMANAGER, MessageForm.PAGERDUTY)
 
 
 class Security(Enum):
-    """How a mail server is spoken to."""
+    """Encryption of the connection to a mail server."""
 
     STARTTLS = "StartTLS"
     TLS = "TLS"
@@ -60,35 +61,35 @@ class Security(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NotifyTarget:
-    """One target; which fields have a meaning depends on its form."""
+    """One target; which fields are used depends on its format."""
 
     name: str
     form: MessageForm
     url: str = ""
     url_key: str = ""
-    """File of the address, where that is secret."""
+    """Name of the file with the address, if the address is secret."""
     key: str = ""
-    """File of the bearer token, PagerDuty's routing key or the password of `user`."""
+    """Name of the file with the bearer token, PagerDuty's routing key or the password of `user`."""
     template: str = ""
-    """Body of a webhook in place of ours: JSON with ${names} of `message.WORDS`, in quotes."""
+    """Body of a webhook instead of ours: JSON with quoted ${names} from `message.WORDS`."""
     namespaces: tuple[str, ...] = ()
-    """Whose policies may name it; empty: all."""
+    """Namespaces whose policies may name it; empty: all."""
     every_incident: bool = False
-    """It is notified of the incidents of its namespaces whatever policies say."""
+    """True to send all incidents of its namespaces there, whatever their policies say."""
     metrics_s: int = field(default=0, metadata=wire("metricsSeconds"))
-    """The controller's metrics are sent to a collector so often; 0: never."""
+    """Seconds between two pushes of the controller's metrics to a collector; 0: never."""
     server: str = ""
-    """Of mail, HOST:PORT."""
+    """Mail server as HOST:PORT."""
     security: Security = Security.STARTTLS
     user: str = ""
     sender: str = ""
     to: tuple[str, ...] = ()
     owner_domains: tuple[str, ...] = ()
-    """Mail goes to the owner of the job as well, if the address is in one of these domains."""
+    """Mail is also sent to the owner of the job if the address is in one of these domains."""
 
     @property
     def ends(self) -> frozenset[Phase]:
-        """Phases of which the first is said where a rule names none."""
+        """End phases; the first is sent if a rule names no phase."""
         return ALL_ENDS - {Phase.RECOVERED} if self.form.is_alert else ALL_ENDS
 
     def serves(self, namespace: str) -> bool:
@@ -97,12 +98,12 @@ class NotifyTarget:
 
     @property
     def host_port(self) -> tuple[str, int]:
-        """Of the mail server."""
+        """Host and port of the mail server."""
         host, _, port = self.server.rpartition(":")
         return host, int(port)
 
     def recipients(self, owner: str | None) -> tuple[str, ...]:
-        """Whom a mail goes to; empty where the only one is an owner who is not known."""
+        """Recipients of a mail; empty if the only one would be the unknown owner."""
         domain = (owner or "").rpartition("@")[2].lower()
         is_ours = domain in self.owner_domains and _ADDRESS.fullmatch(owner or "") is not None
         return tuple(dict.fromkeys((*self.to, *((owner,) if owner and is_ours else ()))))
@@ -116,9 +117,9 @@ class _Targets:
 def targets_of(
     table: Mapping[str, Any], where: str, words: frozenset[str]
 ) -> tuple[NotifyTarget, ...]:
-    """The targets of an operator's file; raises `PolicyError`, one line that begins with `where`.
+    """The targets in an operator's file; raises `PolicyError` with one line that begins with `where`.
 
-    `words`: the names that a template may contain.
+    `words`: names that a template may contain.
     """
     rows = table.get("targets")
     if not isinstance(rows, list) or set(table) - {"targets"}:
@@ -182,7 +183,7 @@ def _wrong_url(target: NotifyTarget) -> str | None:
 
 
 def wrong_address(url: str) -> str | None:
-    """What is wrong with the address of a target; None for a good one. The text does not contain it."""
+    """The fault in a target's address; None if it is valid. The text does not contain the address."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0

@@ -1,1 +1,1 @@
-"""From the archive of an incident to one page that explains it."""
+"""Makes one page that explains an incident from its archive."""

@@ -1,6 +1,6 @@
-"""The archive of an incident from its cluster: the parts of all nodes through their agents, merged with the Incident.
+"""Collects the archive of an incident from a cluster: the parts of all nodes through their agents, and the Incident.
 
-Each part is kept in a folder as soon as it is there, so that a second call fetches only what the first one lacked.
+Each part is stored in a folder as soon as it arrives, so that a second call fetches only what is still missing.
 """
 
 from __future__ import annotations
@@ -32,30 +32,32 @@ _PARTS = ".parts"
 
 @dataclass(frozen=True, slots=True)
 class KeptBundle:
-    """One bundle that a node said it kept."""
+    """One bundle that a node reported as kept."""
 
     node: str
     path: str
-    """Of the bundle; of the folder that it should be in, where the node has not said which one it is."""
+    """Path of the bundle; if the node did not report its name, path of the folder that should
+    contain it."""
     incident: str = ""
-    """Where it has not: whose newest bundle is wanted."""
+    """Name of the incident whose newest bundle is wanted, if `path` is a folder; else empty."""
 
     @property
     def file_name(self) -> str:
-        """Of what was fetched of it."""
+        """Name of the local file for the fetched bundle."""
         name = self.incident or self.path.rpartition("/")[2]
         return f"{plain(self.node)}-{plain(name)}.tar.gz"
 
     @property
     def arguments(self) -> list[str]:
-        """Of the command that sends it."""
+        """Arguments of the command on the node that sends the bundle."""
         return [self.path, *(["--newest-of", self.incident] if self.incident else [])]
 
 
 def kept_bundles(incident: Incident) -> tuple[KeptBundle, ...]:
-    """Those that the Incident lists, of two of one node, both; and of every other node of the job the newest.
+    """All bundles listed in the Incident (even two of one node), and the newest of every other node of the job.
 
-    An Incident has room for 64, and what an agent said may have been lost. The folder is the same on all nodes.
+    An Incident lists at most 64, and the report of an agent may have been lost. The folder is the same on all
+    nodes.
     """
     if incident.status is None:
         return ()
@@ -74,19 +76,19 @@ def kept_bundles(incident: Incident) -> tuple[KeptBundle, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PartSources:
-    """Where parts are fetched from."""
+    """Where parts are fetched from: agents, and a store for those that are gone."""
 
     client: ApiClient
     agent_namespace: str | None = None
-    """Of the agents; None: it is searched for."""
+    """Namespace of the agents; None: search for it."""
     store: PartStore | None = None
-    """That agents' parts are copied into, for those that no agent has; None: there is none."""
+    """Store with copies of agents' parts, for those that no agent has any more; None: no store."""
 
 
 def fetched(sources: PartSources, incident: Incident, folder: Path) -> Archive:
-    """The archive, with every part that could be fetched; what could not is in `missing`.
+    """The archive with every part that could be fetched; the others are in `missing`.
 
-    `folder`: where parts are kept.
+    `folder`: where parts are stored.
     """
     wanted = kept_bundles(incident)
     parts_folder = folder / _PARTS
@@ -102,7 +104,7 @@ def fetched(sources: PartSources, incident: Incident, folder: Path) -> Archive:
 
 
 def _silent(incident: Incident, wanted: Sequence[KeptBundle]) -> list[MissingPart]:
-    """Nodes of the job that kept nothing, as far as the controller was informed."""
+    """Nodes of the job that kept nothing, as far as the controller knows."""
     keepers = {kept.node for kept in wanted}
     nodes = incident.status.nodes if incident.status is not None else ()
     why = "it reported no bundle for this incident"
@@ -127,7 +129,7 @@ def _part(
             draft.write_bytes(received)
             draft.rename(path)
         archive = unpacked(archives.read_files(path), f"the bundle of {kept.node}")
-        # a node speaks for itself alone, whatever name is in what it sent
+        # a node may only deliver its own part, whatever node name its data contains
         parts = tuple(replace(part, node=kept.node) for part in archive.parts[:1])
         return replace(archive, parts=parts)
     except (UsageError, CannotObserve, ApiError) as error:
@@ -138,7 +140,7 @@ def _part(
 
 
 def _of_agent_or_store(sources: PartSources, namespace: str, kept: KeptBundle) -> bytes:
-    """The packed bundle; raises what `_received` raises."""
+    """The packed bundle; raises the errors of `_received`."""
     try:
         return _received(sources.client, kept, sources.agent_namespace)
     except (UsageError, CannotObserve, ApiError) as error:
@@ -155,7 +157,7 @@ def _of_agent_or_store(sources: PartSources, namespace: str, kept: KeptBundle) -
 
 
 def _received(client: ApiClient, kept: KeptBundle, agent_namespace: str | None) -> bytes:
-    """The packed bundle; raises what `agent_on`, `Exec` and `Received` raise."""
+    """The packed bundle; raises the errors of `agent_on`, `Exec` and `Received`."""
     namespace, agent = agent_on(client, kept.node, agent_namespace)
     received, end_s = Received(), time.monotonic() + PART_LIMIT_S
     why = ""
@@ -169,7 +171,7 @@ def _received(client: ApiClient, kept: KeptBundle, agent_namespace: str | None) 
                     return bytes(received.data)
                 why = running.refusal or running.said or "the connection was cut"
         except ApiError as error:
-            # refused is refused; a connection that broke is made again
+            # a refusal is final; a broken connection is retried
             if error.exit_code != CannotObserve.exit_code:
                 raise
             why = str(error)
@@ -189,9 +191,9 @@ def _until(lines: Iterator[str], end_s: float) -> Iterator[str]:
 
 
 def write_folder(archive: Archive, folder: Path) -> int:
-    """Write the merged archive and return its bytes; the fetched parts go once nothing is missing.
+    """Write the merged archive, and return its bytes.
 
-    Raises `UsageError`.
+    Fetched parts are deleted once nothing is missing. Raises `UsageError`.
     """
     files = packed(archive)
     try:
@@ -207,7 +209,7 @@ def write_folder(archive: Archive, folder: Path) -> int:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `UsageError` for a folder that holds something else than an archive."""
+    """Raise `UsageError` for a folder that contains something other than an archive."""
     if not folder.exists():
         return
     if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""What nodes found beside the stacks, as the page shows it: threads, devices, connections, pressure, logs. Pure."""
+"""The nodes' findings other than stacks, for the page: threads, devices, connections, pressure, logs. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NEARLY_FULL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class ShownConnection:
-    """A connection on which something is stuck."""
+    """A connection on which data is stuck."""
 
     node: str
     who: str
@@ -43,7 +43,7 @@ class ShownLog:
 
 
 def threads_of(archive: Archive, verdict: Verdict) -> tuple[ArchivedThread, ...]:
-    """Those of the culprit; of a run the whole table of waits, which is short."""
+    """Threads of the culprit; for `run` the whole table of waits, which is short."""
     culprit = verdict.culprit
     found = [
         thread
@@ -61,7 +61,7 @@ def threads_of(archive: Archive, verdict: Verdict) -> tuple[ArchivedThread, ...]
 
 
 def devices_of(archive: Archive) -> tuple[tuple[str, ReportedDeviceFault], ...]:
-    """Each device that reported a fault to the job, with its node."""
+    """(node, fault) for each device that reported a fault to the job."""
     return tuple(
         (part.node, fault)
         for part in archive.parts
@@ -71,7 +71,7 @@ def devices_of(archive: Archive) -> tuple[tuple[str, ReportedDeviceFault], ...]:
 
 
 def gpus_of(archive: Archive, culprit: int | None) -> tuple[tuple[str, RankSnapshot], ...]:
-    """Of ranks whose GPUs are used in another way than those of most, and of the culprit."""
+    """(node, rank) for ranks whose GPU use differs from the majority's, and for the culprit."""
     found = [
         (part.node, rank)
         for part in archive.parts
@@ -94,7 +94,7 @@ def gpus_of(archive: Archive, culprit: int | None) -> tuple[tuple[str, RankSnaps
 
 
 def kernels_of(archive: Archive) -> tuple[str, ...]:
-    """What ran on the GPUs of ranks, a line each, and where checkpoints lie."""
+    """A line for each kernel that ran on the ranks' GPUs, and for each checkpoint on a node."""
     kernels = [
         (kernel.rank if kernel.rank is not None else -1, f"{_who(kernel)}, {kernel.text}")
         for part in archive.parts
@@ -113,7 +113,7 @@ def _who(kernel: GpuKernel) -> str:
 
 
 def connections_of(archive: Archive) -> tuple[ShownConnection, ...]:
-    """Those on which something is queued, or that are broken; the longest broken first."""
+    """Connections with queued data, and broken ones; the longest broken first."""
     found = [
         ShownConnection(
             node=part.node,
@@ -136,7 +136,7 @@ def connections_of(archive: Archive) -> tuple[ShownConnection, ...]:
 
 
 def collectives_of(archive: Archive) -> tuple[str, ...]:
-    """What NCCL and the flight recorders say of ranks that are behind, a sentence each."""
+    """A sentence for each rank that is behind according to NCCL or the flight recorders."""
     found: dict[str, None] = {}
     for part in archive.parts:
         report = part.report
@@ -172,7 +172,7 @@ def _counted(counts: CollectiveCounts) -> Sequence[str]:
 
 
 def pressure_of(archive: Archive) -> tuple[tuple[str, GroupPressure], ...]:
-    """Containers whose processes waited for a resource, were throttled, or are near their limit of memory."""
+    """Containers whose processes waited for a resource, were throttled, or are close to their memory limit."""
     found = [
         (part.node, group) for part in archive.parts for group in part.pressure if _presses(group)
     ]
@@ -192,7 +192,7 @@ def _presses(group: GroupPressure) -> bool:
 
 
 def _share(line: str) -> float:
-    """Percent of the last ten seconds, of a line of PSI; 0 for another one."""
+    """Percentage of the last ten seconds in a line of PSI; 0 for other lines."""
     for word in line.split():
         name, _, value = word.partition("=")
         if name == "avg10":
@@ -204,7 +204,7 @@ def _share(line: str) -> float:
 
 
 def logs_of(archive: Archive, verdict: Verdict) -> tuple[ShownLog, ...]:
-    """The culprit's first, as many as there is place for."""
+    """The culprit's log first; at most as many as fit on the page."""
     culprit = verdict.culprit.pod if verdict.culprit is not None else None
     found = [
         ShownLog(part.node, name, text)
@@ -222,7 +222,7 @@ def logs_of(archive: Archive, verdict: Verdict) -> tuple[ShownLog, ...]:
 
 
 def missing_of(archive: Archive, verdict: Verdict) -> list[MissingPart]:
-    """What is not in the archive, what no sensor saw, and what a node could not read."""
+    """What the archive lacks, what no sensor observed, and what a node could not read."""
     said = [*archive.missing]
     said += [MissingPart("the job", text) for text in verdict.unobserved]
     by_text: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""What an archive says is wrong: the verdict of the Incident, or of the node that saw most. Pure."""
+"""The verdict in an archive: that of the Incident, or of the node that observed most. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_RUNS = 4
 
 
 def verdict_of(archive: Archive) -> Verdict:
-    """The verdict, with times in unix seconds; UNKNOWN where neither an Incident nor a report has one."""
+    """The verdict with times in unix seconds; UNKNOWN if neither an Incident nor a report contains one."""
     incident = archive.incident
     if incident is not None and incident.status is not None and incident.status.verdict is not None:
         return recorded_verdict(incident.status, archive.job, archive.name)
@@ -31,7 +31,7 @@ def verdict_of(archive: Archive) -> Verdict:
 
 
 def sentence(verdict: Verdict, status: Status | None) -> str:
-    """The whole incident in one sentence: who, what, how many waited, and what came of it."""
+    """The incident in one sentence: culprit, cause, number of victims, and outcome."""
     who = _who(verdict.culprit)
     text = CAUSE_TEXT[verdict.cause]
     if verdict.cause is Cause.UNKNOWN:

@@ -1,4 +1,4 @@
-"""The page of an incident: everything that it shows, from an archive. Pure; `render` makes HTML of it."""
+"""Builds the content of an incident's page from its archive. Pure; `render` converts it to HTML."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ _RUNBOOK = {
     VerdictKind.DEVICE_FAULT: "KcoverDeviceFault.md",
 }
 _MAPPED_RANKS = 256
-"""A larger job is shown as a map, and by its nodes that differ."""
+"""Most ranks that are shown one by one; a larger job is shown as a map, with only those nodes that
+differ."""
 _MOST_TREE_LINES = 400
 _MOST_MISSING = 200
 
 
 @dataclass(frozen=True, slots=True)
 class ShownTreeLine:
-    """One frame of the tree, with the ranks in it where they change."""
+    """One frame of the tree; its ranks are shown where they differ from those of the frame above."""
 
     line: TreeLine
     who: str
@@ -54,14 +55,14 @@ class ShownTreeLine:
 
 @dataclass(frozen=True, slots=True)
 class ShownStack:
-    """The stack of one rank, beside that of another."""
+    """The stack of one rank, for comparison with another."""
 
     title: str
     stack: Stack
 
     @property
     def layers(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Its frames by kind of code, innermost first, without those of the interpreter."""
+        """Frames by kind of code, innermost first, without those of the interpreter."""
         frames = frames_of(self.stack)[::-1]
         found = (
             (layer.value, tuple(frame.name for frame in frames if frame.layer is layer))
@@ -72,7 +73,7 @@ class ShownStack:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The content of the page, in the order in which it is read."""
+    """The content of the page, in reading order."""
 
     archive: Archive
     verdict: Verdict
@@ -81,11 +82,11 @@ class Page:
     next_step: str
     runbook: str
     blame: str
-    """Whether the infrastructure or the program caused it; empty where the archive has no Incident."""
+    """Whether the infrastructure or the program caused it; empty if the archive has no Incident."""
     events: tuple[TimelineEvent, ...]
     timeline: svg.TimelineDrawing | None
     phases: tuple[tuple[str, float], ...]
-    """Seconds lost by phase, those that are known."""
+    """Phase -> seconds lost, for phases with known times."""
     grid: RankGrid
     row_drawing: svg.GridDrawing
     rank_map: svg.RankMap | None
@@ -94,7 +95,7 @@ class Page:
     tree: tuple[ShownTreeLine, ...]
     tree_rest: int
     beside: tuple[ShownStack, ...]
-    """The culprit, and a healthy rank."""
+    """The culprit, and a healthy rank for comparison."""
     threads: tuple[ArchivedThread, ...]
     devices: tuple[tuple[str, ReportedDeviceFault], ...]
     gpus: tuple[tuple[str, RankSnapshot], ...]
@@ -108,27 +109,27 @@ class Page:
 
     @property
     def began_s(self) -> float:
-        """What its times count from: the begin of the fault, of an archive without one the first event."""
+        """Time 0 of the page: when the fault began; without a fault, the first event."""
         return self.verdict.since_s or (self.events[0].time_s if self.events else 0.0)
 
     @property
     def still_so(self) -> str:
-        """Whether the verdict still held; empty where the archive has no Incident."""
+        """Whether the verdict still held; empty if the archive has no Incident."""
         return "" if self.status is None else still_so(self.status)
 
     @property
     def why_nothing(self) -> str:
-        """Why the job was left as it is; empty where it was restarted, or nothing is decided."""
+        """Why no action was taken; empty if the job was restarted or nothing is decided yet."""
         over, status = (Phase.OBSERVED, Phase.REFUSED), self.status
         if status is None or status.restarts or status.phase not in over:
             return ""
-        # the fault in one line, then the reason, then why it is over
+        # first the fault in one line, then the reason, then why it is over
         said = [part for part in status.message.split("; ")[1:] if not part.startswith("closed: ")]
         return said[-1] if said else ""
 
 
 def page_of(archive: Archive) -> Page:
-    """All of it; a part of the archive that is not there leaves its section empty, and is named in `missing`."""
+    """The complete page. If a part of the archive is missing, its section is empty and `missing` names it."""
     verdict = known_verdict.verdict_of(archive)
     status = archive.incident.status if archive.incident is not None else None
     nodes = [_ranks_of(part) for part in archive.parts]
@@ -176,7 +177,7 @@ def tree_of_archive(archive: Archive) -> StackTree:
 
 
 def chrome_trace_of(archive: Archive) -> dict[str, Any]:
-    """The events and the state of each rank as a file for Perfetto."""
+    """Events and rank states as a trace file for Perfetto."""
     events = signs.events_of(archive, known_verdict.verdict_of(archive))
     nodes = [
         (_ranks_of(part), part.report.time_s if part.report is not None else part.time_s)
@@ -192,7 +193,7 @@ def _ranks_of(part: NodePart) -> NodeRanks:
 
 
 def _stacks_of(part: NodePart) -> Sequence[Stack]:
-    """Those that were read; of ranks of which none was, what the report says of them."""
+    """The stacks that were read; for ranks without any, the stack in the report."""
     ranks = part.report.ranks if part.report is not None else ()
     read = {
         (stack.pid, stack.tid)
@@ -214,7 +215,7 @@ def _stacks_of(part: NodePart) -> Sequence[Stack]:
 
 
 def _shown(tree: StackTree, culprit: int | None) -> tuple[tuple[ShownTreeLine, ...], int]:
-    """The lines of the tree, and how many more there are."""
+    """The lines of the tree that fit, and the number of lines left out."""
     lines = list(tree_lines(tree))
     everyone = tree.ranks(range(len(tree.stacks)))
     found = []

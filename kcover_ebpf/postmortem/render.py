@@ -1,4 +1,4 @@
-"""A page as one HTML file: no script, no font, no request to anywhere; all words are escaped."""
+"""Renders a page as one HTML file: no script, no font, no network request; all text is escaped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAGE, _STYLE = "page.html.j2", "page.css"
 
 
 def html_of(page: Page) -> str:
-    """The whole file; raises `UsageError` where Jinja2 is not installed."""
+    """The complete HTML file; raises `UsageError` if Jinja2 is not installed."""
     try:
         import jinja2
         import markupsafe
@@ -34,13 +34,13 @@ def html_of(page: Page) -> str:
     environment.filters |= {"span": span, "clock": clock, "after": after}
     environment.globals |= {"CellState": CellState, "version": __version__}
     template = environment.from_string(folder.joinpath(_PAGE).read_text(encoding="utf-8"))
-    # our own file: the one text that is not escaped
+    # our own file, the only text that is not escaped
     style = markupsafe.Markup(folder.joinpath(_STYLE).read_text(encoding="utf-8"))
     return template.render(page=page, style=style)
 
 
 def visible(value: object) -> object:
-    """A text with its control and direction marks shown; names and log lines come from the job."""
+    """The value with control and direction characters made visible, because names and log lines come from the job."""
     if not isinstance(value, str):
         return value
     return "".join(
@@ -49,13 +49,13 @@ def visible(value: object) -> object:
 
 
 def after(seconds: float) -> str:
-    """Seconds after the fault began, or before, to the tenth where they are few enough to be compared."""
+    """Seconds after (or before) the begin of the fault; with tenths if short enough to be compared."""
     if abs(seconds) < TENTHS_S:
         return f"{seconds:+.1f} s"
     return f"{'+' if seconds > 0 else '-'}{span(abs(seconds))}"
 
 
 def clock(seconds: float) -> str:
-    """UTC, to the tenth of a second."""
+    """Time of day in UTC, with tenths of a second."""
     whole = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
     return f"{whole}.{int(seconds % 1 * 10)} UTC"

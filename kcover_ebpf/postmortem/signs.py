@@ -1,4 +1,4 @@
-"""What the nodes noticed beside the ranks, by time: devices, links, logs and the kernel. Pure."""
+"""Events that the nodes observed other than rank states, by time: devices, links, logs, kernel. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kcover_ebpf.tunables.cli import MOMENTS_BEFORE_S, SIGNS_EARLIEST_S
 from kcover_ebpf.views.timeline import TimelineEvent, in_order
 
 FRAMEWORK = "framework"
-"""Source of the one event that did not happen: its own time-out."""
+"""Source of the only event that did not happen: the framework's own time-out."""
 _MOST_EVENTS = 200
 _MOST_LINKS = 20
 _NOTED = ("fatal", "error", "warning")
 
 
 def events_of(archive: Archive, verdict: Verdict) -> tuple[TimelineEvent, ...]:
-    """Everything that has a time, from the first sign to the first step after it."""
+    """All events with a time, from the first sign to the first training step afterwards."""
     status = archive.incident.status if archive.incident is not None else None
     found = list(_of_incident(status, verdict))
     signs = [event for part in archive.parts for event in _of_part(part)]
@@ -31,7 +31,7 @@ def events_of(archive: Archive, verdict: Verdict) -> tuple[TimelineEvent, ...]:
     if since_s:
         signs = [event for event in signs if event.time_s > since_s - SIGNS_EARLIEST_S]
     ordered = in_order(signs)
-    # what came after the fault was reported followed from it
+    # events after the report of the fault are consequences of it
     reported = (event.time_s for event in found if event.source == "incident")
     decided_s = min((time_s for time_s in reported if time_s >= since_s), default=None)
     first = next(
@@ -42,7 +42,7 @@ def events_of(archive: Archive, verdict: Verdict) -> tuple[TimelineEvent, ...]:
 
 
 def that_happened(events: Sequence[TimelineEvent]) -> Sequence[TimelineEvent]:
-    """Without a deadline that lies ahead: half an hour of nothing leaves no place for the others."""
+    """Without a deadline in the future, because half an hour without events would take the space of the others."""
     return [event for event in events if event.source != FRAMEWORK]
 
 
@@ -57,7 +57,7 @@ def _of_incident(status: Status | None, verdict: Verdict) -> Iterator[TimelineEv
         text = "the framework's own time-out"
         yield TimelineEvent(verdict.deadline_s, FRAMEWORK, text)
     for moment in status.timeline if status is not None else ():
-        # of a run of days, what was healthy long before leaves no place for the fault
+        # in a run of days, long healthy times would leave no space for the fault
         if moment.time_s >= verdict.since_s - MOMENTS_BEFORE_S:
             yield TimelineEvent(moment.time_s, "incident", _said(moment))
 
@@ -119,7 +119,7 @@ _DETAILS = ("comm", "pid", "signal", "exit_code", "device", "number", "text", "d
 
 
 def _of_fact(line: str, node: str) -> TimelineEvent | None:
-    """One line of facts.jsonl; None for a line that is none, and for a process that ended as it should."""
+    """The event in one line of facts.jsonl; None for other lines, and for a process that ended normally."""
     try:
         fields: Any = json.loads(line)
         time_s = float(fields["time"])

@@ -1,4 +1,4 @@
-"""Where the shapes of the page's drawings lie: numbers only, the words are the template's. Pure."""
+"""Positions of the shapes in the page's drawings; only numbers, the template has the text. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kcover_ebpf.views.wait_graph import GraphEdge, GraphGroup, WaitGraph
 
 _BIG, _BIG_HEIGHT, _LABEL, _GAP = 58, 34, 150, 4
 _SMALL, _SMALL_ROW = 7, 128
-"""Cells of the map of a large job: pixels, and cells in a row."""
+"""Map of a large job: pixels per cell, cells per row."""
 _FEW_ROWS = 40
 _BOX, _BOX_HEIGHT, _COLUMN, _LINE = 220, 40, 300, 56
 _LANE, _WIDE, _LANE_LABEL = 26, 860, 92
@@ -19,7 +19,7 @@ _LANE, _WIDE, _LANE_LABEL = 26, 860, 92
 
 @dataclass(frozen=True, slots=True)
 class CellBox:
-    """One rank with its label."""
+    """Position, state and label of one rank."""
 
     cell: RankCell
     x: int
@@ -28,7 +28,7 @@ class CellBox:
 
 @dataclass(frozen=True, slots=True)
 class RowBox:
-    """One node."""
+    """Position of one node and its ranks."""
 
     row: GridRow
     y: int
@@ -37,19 +37,19 @@ class RowBox:
 
 @dataclass(frozen=True, slots=True)
 class GridDrawing:
-    """Rows with every rank named."""
+    """One row per node, with every rank named."""
 
     width: int
     height: int
     rows: tuple[RowBox, ...]
     left_out_count: int = 0
-    """Rows."""
+    """Number of rows (nodes) that are not drawn."""
     cell_width: int = _BIG - _GAP
     cell_height: int = _BIG_HEIGHT - _GAP
 
 
 def grid_drawing(rows: Sequence[GridRow], per_line: int = 16) -> GridDrawing:
-    """`per_line`: ranks of one node beside each other; the others follow below."""
+    """`per_line`: most ranks of one node next to each other; the others follow below."""
     boxes, y, widest = [], 0, 1
     for row in rows[:_FEW_ROWS]:
         shown = row.cells[: 4 * per_line]
@@ -65,17 +65,17 @@ def grid_drawing(rows: Sequence[GridRow], per_line: int = 16) -> GridDrawing:
 
 @dataclass(frozen=True, slots=True)
 class RankMap:
-    """All ranks of a large job in the order of their numbers, as one path a state."""
+    """All ranks of a large job by number, with one SVG path per state."""
 
     width: int
     height: int
     paths: tuple[tuple[CellState, int, str], ...]
-    """State, how many, and the path."""
+    """(state, number of ranks, path data)."""
     per_row: int = _SMALL_ROW
 
 
 def rank_map(grid: RankGrid) -> RankMap:
-    """One small square for each rank; ranks in a row in the same state are one rectangle."""
+    """One small square per rank; adjacent ranks with the same state form one rectangle."""
     runs: dict[CellState, list[str]] = {}
     counts: dict[CellState, int] = {}
     cells = grid.cells
@@ -101,7 +101,7 @@ def rank_map(grid: RankGrid) -> RankMap:
 
 @dataclass(frozen=True, slots=True)
 class GroupBox:
-    """One group of ranks in the graph of waits."""
+    """Position of one group of ranks in the wait graph."""
 
     group: GraphGroup
     x: int
@@ -110,7 +110,7 @@ class GroupBox:
 
 @dataclass(frozen=True, slots=True)
 class GraphDrawing:
-    """Groups in columns, those that wait longest in a chain to the left."""
+    """Groups in columns; the beginning of the longest chain of waits is on the left."""
 
     width: int
     height: int
@@ -122,7 +122,7 @@ class GraphDrawing:
 
 
 def graph_drawing(graph: WaitGraph) -> GraphDrawing:
-    """An edge goes from the right side of who waits to the left side of what it waits for."""
+    """Each edge runs from the right side of the waiting group to the left side of the awaited one."""
     last = max((group.layer for group in graph.groups), default=0)
     filled: dict[int, int] = {}
     boxes = []
@@ -142,7 +142,7 @@ def _path(source_box: GroupBox, target_box: GroupBox) -> str:
     end_x, end_y = target_box.x - 6, target_box.y + _BOX_HEIGHT // 2
     middle = (begin_x + end_x) // 2
     if end_x < begin_x:
-        # back to one at the left, or beside it: below both boxes
+        # to a group on the left or in the same column: below both boxes
         low = max(begin_y, end_y) + _BOX_HEIGHT // 2 + 8
         return f"M{begin_x} {begin_y}C{begin_x + 30} {low} {end_x - 30} {low} {end_x} {end_y}"
     return f"M{begin_x} {begin_y}C{middle} {begin_y} {middle} {end_y} {end_x} {end_y}"
@@ -150,32 +150,32 @@ def _path(source_box: GroupBox, target_box: GroupBox) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TimeMark:
-    """One event in its lane."""
+    """Position of one event in its lane."""
 
     event: TimelineEvent
     number: int
-    """Of its line in the table."""
+    """Line number of the event in the table."""
     x: int
     y: int
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineDrawing:
-    """One lane for each source of events."""
+    """One lane per source of events."""
 
     width: int
     height: int
     lanes: tuple[tuple[str, int], ...]
     marks: tuple[TimeMark, ...]
     ticks: tuple[tuple[int, float], ...]
-    """x, and seconds after what they count from."""
+    """(x, seconds since the zero of the time axis)."""
     label_width: int = _LANE_LABEL
 
 
 def timeline_drawing(
     events: Sequence[TimelineEvent], zero_s: float | None = None
 ) -> TimelineDrawing | None:
-    """None for fewer than two events; `zero_s`: what its ticks count from, None: from the first event."""
+    """None for fewer than two events; `zero_s`: zero of the time axis, None: the first event."""
     if len(events) < 2:
         return None
     begin_s = events[0].time_s

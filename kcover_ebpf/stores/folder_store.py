@@ -1,4 +1,4 @@
-"""A mounted folder as a store: a volume of the cluster, a file server."""
+"""A mounted folder as a store: a volume of the cluster, or a file server."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kcover_ebpf.errors import StoreError
 
 
 class FolderStore:
-    """A `PartStore`. Files are complete, or not there: a reader sees no half of one."""
+    """A `PartStore` in a folder. Files appear atomically: a reader never sees an incomplete one."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: must exist; a volume that is not mounted must not become a folder of the node."""
+        """`folder` must exist: if a volume is not mounted, no folder may be created on the node instead."""
         self._folder = folder
 
     def put(self, key: str, content: bytes) -> bool:
-        """Keep it; False where there is one of this name already, which stays. Raises `StoreError`."""
+        """Store a part; False if the key exists already, which stays unchanged. Raises `StoreError`."""
         path = self._folder / key
         try:
             if not self._folder.is_dir():
@@ -41,7 +41,7 @@ class FolderStore:
         return True
 
     def get(self, key: str, most_bytes: int) -> bytes | None:
-        """The content; None where there is none. Raises `StoreError`, also for one of more bytes."""
+        """The content; None if the key does not exist. Raises `StoreError`, also if it exceeds `most_bytes`."""
         path = self._folder / key
         try:
             with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The store at an address."""
+"""Opens the store at the operator's address, S3 or folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kcover_ebpf.stores.store import PartStore, StoreAddress
 
 
 def opened(address: StoreAddress, secrets: Path | None = None) -> PartStore:
-    """Nothing is asked of it yet; `secrets`: the folder with the credentials, None: the environment has them."""
+    """The store, not yet contacted; `secrets`: folder with the credentials, None: use the environment."""
     if address.folder is not None:
         return FolderStore(address.folder)
     if secrets is not None:

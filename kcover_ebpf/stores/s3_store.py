@@ -1,8 +1,9 @@
-"""A bucket of an S3-compatible store. Why not by a library: docs/decisions/0021-archives-in-a-store.md.
+"""A bucket of an S3-compatible store.
 
-One request writes one object, on the condition that there is none of its name (If-None-Match, RFC 9110), so a writer
-needs the permission s3:PutObject alone: it can neither read nor replace what other nodes have written. A store that
-ignores the condition replaces an object by an equal one.
+For why it uses no library see docs/decisions/0021-archives-in-a-store.md. One request writes one object, on the
+condition that none with this name exists (If-None-Match, RFC 9110). So a writer needs only the permission
+s3:PutObject: it can neither read nor replace what other nodes have written. A store that ignores the condition
+replaces an object by an equal one.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _CONDITION_FAILED, _CONFLICT, _NOT_FOUND = 412, 409, 404
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A signature is for one host: it is sent to no other."""
+    """A signature is valid for one host, so a redirect is not followed."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 def credentials_in(folder: Path) -> Credentials:
-    """Those in the files accessKey, secretKey and sessionToken (if there) of a folder; raises `StoreError`."""
+    """Credentials in the files accessKey, secretKey and (optionally) sessionToken of a folder; raises `StoreError`."""
     return Credentials(
         _word(folder / "accessKey"),
         _word(folder / "secretKey"),
@@ -55,7 +56,7 @@ def _word(path: Path) -> str:
 
 
 def credentials_of(environment: Mapping[str, str]) -> Credentials:
-    """Those of AWS_ACCESS_KEY_ID and its like; raises `StoreError`."""
+    """Credentials in AWS_ACCESS_KEY_ID and related variables; raises `StoreError`."""
     access_key = environment.get("AWS_ACCESS_KEY_ID", "")
     secret_key = environment.get("AWS_SECRET_ACCESS_KEY", "")
     if not access_key or not secret_key:
@@ -64,7 +65,7 @@ def credentials_of(environment: Mapping[str, str]) -> Credentials:
 
 
 class S3Store:
-    """A `PartStore`."""
+    """A `PartStore` in a bucket; each call is one signed HTTP request."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class S3Store:
         clock: Callable[[], float] = time.time,
         timeout_s: float = REQUEST_S,
     ) -> None:
-        """`credentials`: asked for before each request, for they may be exchanged; `clock`: unix seconds."""
+        """`credentials`: called before each request, because they may be rotated; `clock`: unix seconds."""
         endpoint = address.endpoint or f"https://s3.{address.region}.amazonaws.com"
         self._endpoint, self._host = endpoint, urlsplit(endpoint).netloc
         self._address, self._credentials = address, credentials
@@ -81,7 +82,7 @@ class S3Store:
         self._opener = urllib.request.build_opener(_NoRedirect)
 
     def put(self, key: str, content: bytes) -> bool:
-        """Keep it; False where there is one of this name already, which stays. Raises `StoreError`."""
+        """Store a part; False if the key exists already, which stays unchanged. Raises `StoreError`."""
         headers = {"content-type": "application/gzip", "if-none-match": "*"}
         status, _ = self._ask("PUT", key, content, headers, 0)
         if status in (_CONDITION_FAILED, _CONFLICT):
@@ -90,7 +91,7 @@ class S3Store:
         return True
 
     def get(self, key: str, most_bytes: int) -> bytes | None:
-        """The content; None where there is none. Raises `StoreError`, also for one of more bytes."""
+        """The content; None if the key does not exist. Raises `StoreError`, also if it exceeds `most_bytes`."""
         status, content = self._ask("GET", key, b"", {}, most_bytes + 1)
         if status == _NOT_FOUND:
             return None

@@ -1,7 +1,7 @@
-"""Signature Version 4 of AWS, as far as requests for one object of S3 need it. Pure.
+"""AWS Signature Version 4, as far as requests for a single S3 object need it.
 
-Source: "Signature Calculations for the Authorization Header: Transferring Payload in a Single Chunk (AWS Signature
-Version 4)" in the Amazon S3 API Reference, whose example is in the tests.
+Pure. Source: "Signature Calculations for the Authorization Header: Transferring Payload in a Single Chunk (AWS
+Signature Version 4)" in the Amazon S3 API Reference, whose example is in the tests.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ _ALGORITHM = "AWS4-HMAC-SHA256"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who asks; never printed."""
+    """Access key of a store; its secrets are excluded from repr()."""
 
     access_key: str
     secret_key: str = field(repr=False)
     session_token: str = field(default="", repr=False)
-    """Of temporary credentials; empty for others."""
+    """Token of temporary credentials; empty for permanent ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectRequest:
-    """One request that is to be signed."""
+    """One request to be signed."""
 
     method: str
     host: str
-    """With the port where that is in the address."""
+    """Host header: includes the port if the address has one."""
     path: str
-    """Of the object, beginning with "/"; not yet quoted."""
+    """Path of the object, beginning with "/"; not yet percent-encoded."""
     region: str
     payload: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Further ones, with lower-case names; signed as well."""
+    """Further headers, with lower-case names; they are signed too."""
 
 
 def quoted(path: str) -> str:
-    """A path as it is sent and signed."""
+    """The percent-encoded path, as it is sent and signed."""
     return quote(path, safe="/-_.~")
 
 
 def signed_headers(
     request: ObjectRequest, credentials: Credentials, clock_text: str
 ) -> dict[str, str]:
-    """All headers to send but Host; `clock_text`: the time in UTC, as 20260102T030405Z."""
+    """All headers to send except Host; `clock_text`: time in UTC such as 20260102T030405Z."""
     payload_hash = hashlib.sha256(request.payload).hexdigest()
     headers = {**request.headers, "x-amz-content-sha256": payload_hash, "x-amz-date": clock_text}
     if credentials.session_token:
@@ -73,7 +73,7 @@ def signed_headers(
 
 
 def _canonical(headers: Mapping[str, str]) -> tuple[str, str]:
-    """Names with ";" between them, and a line for each header."""
+    """Header names joined by ";", and one line per header."""
     ordered = sorted((name, " ".join(value.split())) for name, value in headers.items())
     names = ";".join(name for name, _ in ordered)
     return names, "".join(f"{name}:{value}\n" for name, value in ordered)

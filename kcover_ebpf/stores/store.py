@@ -1,4 +1,4 @@
-"""What a store can do, which one an operator's address means, and the names of parts in it. Pure."""
+"""The operations of a store, operators' addresses of stores, and the keys of parts. Pure."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ _ENDING = ".tar.gz"
 
 
 class PartStore(Protocol):
-    """Where copies of parts are; keys have "/" between their words."""
+    """A store of copies of parts; words of a key are separated by "/"."""
 
     def put(self, key: str, content: bytes) -> bool:
-        """Keep it; False where there is one of this name already, which stays. Raises `StoreError`."""
+        """Store a part; False if the key exists already, which stays unchanged. Raises `StoreError`."""
 
     def get(self, key: str, most_bytes: int) -> bytes | None:
-        """The content; None where there is none. Raises `StoreError`, also for one of more bytes."""
+        """The content; None if the key does not exist. Raises `StoreError`, also if it exceeds `most_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """A bucket, or a folder."""
+    """Address of a bucket with a prefix, or of a folder."""
 
     bucket: str = ""
-    """Empty: it is a folder."""
+    """Name of the bucket; empty if the store is a folder."""
     prefix: str = ""
-    """In front of every key; empty, or ending in "/"."""
+    """Prefix of every key; empty, or ends with "/"."""
     folder: Path | None = None
     endpoint: str = ""
-    """http(s)://HOST[:PORT] of the store; empty: Amazon's, of the region."""
+    """http(s)://HOST[:PORT] of the store; empty: Amazon's endpoint for the region."""
     region: str = "us-east-1"
-    """That a request is signed for; most stores but Amazon's take any."""
+    """Region for the signature; most stores other than Amazon's accept any."""
 
     @property
     def text(self) -> str:
-        """As an operator writes it."""
+        """The address as an operator writes it: s3://BUCKET/PREFIX or /FOLDER."""
         return str(self.folder) if self.folder is not None else f"s3://{self.bucket}/{self.prefix}"
 
 
 def store_address(text: str, endpoint: str = "", region: str = "us-east-1") -> StoreAddress:
-    """Of s3://BUCKET/PREFIX or /FOLDER; raises `UsageError`, one line that says what to write."""
+    """Parse s3://BUCKET/PREFIX or /FOLDER; raises `UsageError` with one line that says what to write."""
     if text.startswith("/"):
         return StoreAddress(folder=Path(text))
     parts = urlsplit(text)
@@ -80,10 +80,10 @@ def _is_origin(endpoint: str) -> bool:
 
 
 def part_key(namespace: str, node: str, bundle: str) -> str:
-    """NAMESPACE/WHAT/NODE.TIME.tar.gz: made from the Incident alone, so that a reader need not list a store.
+    """NAMESPACE/WHAT/NODE.TIME.tar.gz: derived from the Incident alone, so that a reader need not list the store.
 
-    `bundle`: a name as `output.bundles.bundle_name` makes it, TIME-WHAT. WHAT is the incident, or the gang where the
-    node did not know it: the parts of one incident are in one folder.
+    `bundle`: a name TIME-WHAT from `output.bundles.bundle_name`. WHAT is the incident, or the gang if the node did
+    not know the incident. So the parts of one incident are in one folder.
     """
     time_text, _, what = bundle.partition("-")
     return f"{plain(namespace)}/{plain(what)}/{plain(node)}.{plain(time_text)}{_ENDING}"

@@ -1,7 +1,7 @@
-"""Copies the parts that an agent keeps into a store, one after the other, until they are there or gone; its metrics.
+"""Copies the parts that an agent keeps to a store, one by one, until each is stored or deleted; with metrics.
 
-A separate process, which the agent does not know of: it reads a folder, holds the credentials of the store, and can
-do nothing else. What is copied is a tar file of the bundle as it is, so every reader of bundles reads it.
+It is a separate process that the agent does not know. It reads a folder, has the credentials of the store, and can
+do nothing else. A copy is a tar file of the unchanged bundle, so every reader of bundles can read it.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ _LOG = logging.getLogger(__name__)
 
 
 class UploadResult(Enum):
-    """What became of an attempt."""
+    """Result of an attempt to copy one part; a label of a metric."""
 
     COPIED = "copied"
     KNOWN = "known"
-    """It was there already, of an uploader before this one."""
+    """An earlier uploader has already stored it."""
     FAILED = "failed"
-    """It is tried again."""
+    """The attempt failed and will be repeated."""
     REFUSED = "refused"
-    """It is no archive, or too large, and never tried again."""
+    """It is not an archive, or too large, and is never tried again."""
 
 
 class Uploader:
-    """One folder, one store."""
+    """Copies the parts in one folder to one store."""
 
     def __init__(
         self,
@@ -63,23 +63,23 @@ class Uploader:
         store: PartStore,
         on_result: Callable[[UploadResult], None] = lambda _: None,
     ) -> None:
-        """`folder`: of an agent's bundles; `on_result`: each attempt, for metrics."""
+        """`folder`: bundles of an agent; `on_result`: called after each attempt, for metrics."""
         self._folder, self._node, self._store, self._on_result = folder, node, store, on_result
         self._done: OrderedDict[str, None] = OrderedDict()
         self._retry_s = 0.0
         self.waiting = 0
-        """Parts that are not copied yet, as of the last pass."""
+        """Number of parts not yet copied, as of the last pass."""
         self.turn_s = time.monotonic()
-        """When it last began a pass or a copy (CLOCK_MONOTONIC)."""
+        """When the last pass or copy began (CLOCK_MONOTONIC)."""
 
     def run(self, ending_event: threading.Event) -> None:
-        """Pass after pass until `ending_event`."""
+        """Repeat passes until `ending_event` is set."""
         wait_s = 0.0
         while not ending_event.wait(wait_s):
             wait_s = self.turn()
 
     def turn(self) -> float:
-        """One pass over the folder; seconds until the next. Raises nothing that a folder or a store can cause."""
+        """One pass over the folder; returns seconds until the next. Errors of the folder or store are not raised."""
         self.turn_s = time.monotonic()
         waiting = [path for path in bundle_paths(self._folder) if path.name not in self._done]
         self.waiting = len(waiting)
@@ -122,7 +122,7 @@ class Uploader:
 
 
 def _namespace(manifest: bytes) -> str:
-    """Of the job; raises `UsageError` for a bundle that is no archive of an incident."""
+    """Namespace of the job; raises `UsageError` for a bundle that is not an archive of an incident."""
     try:
         raw = json.loads(manifest)
         schema, job = str(raw["schema"]), str(raw["job"])
@@ -134,7 +134,7 @@ def _namespace(manifest: bytes) -> str:
 
 
 class UploadMetrics:
-    """Of one uploader, for Prometheus (docs/metrics.md)."""
+    """Prometheus metrics of one uploader (docs/metrics.md)."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -151,9 +151,9 @@ class UploadMetrics:
         self._waiting = Gauge("kcover_uploads_waiting", text, registry=self.registry)
 
     def on_result(self, result: UploadResult) -> None:
-        """Count an attempt."""
+        """Count the result of one attempt."""
         self._uploads.labels(result.value).inc()
 
     def follow(self, uploader: Uploader) -> None:
-        """Show how many parts of this one wait."""
+        """Export the number of waiting parts of this uploader."""
         self._waiting.set_function(lambda: uploader.waiting)

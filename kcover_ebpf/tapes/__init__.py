@@ -1,1 +1,1 @@
-"""What a job was seen to do, as a file that can be judged again elsewhere (docs/tapes.md)."""
+"""Recordings of a job's facts, as files that can be judged again elsewhere (docs/tapes.md)."""

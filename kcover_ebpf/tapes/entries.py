@@ -1,4 +1,4 @@
-"""What the lines of a tape hold: a header, facts, and the moments at which the job was asked something."""
+"""The lines of a tape: a header, facts, and marks for the moments at which the job was queried."""
 
 from __future__ import annotations
 
@@ -14,80 +14,81 @@ from kcover_ebpf.settings import Act, Policy
 
 SCHEMA = "kcover.io/tape/v1"
 MOST_LINE_BYTES = 1 << 20
-"""Of one line, written or read. The longest fact lists the libraries of a process: 60 bytes for each of some 1,000."""
+"""Most bytes of a line, written or read. The longest fact lists the libraries of a process: 60
+bytes for each of some 1,000."""
 TAPE = Codec(key=str, omit=Omit.DEFAULTS)
-"""The form of a line: fields keep their names, and those that have their default are left out."""
+"""Encoding of a line: field names are kept, and fields with their default value are left out."""
 NAMELESS = "job"
-"""What a job is called whose names were left out."""
+"""Name of the job on a tape without names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first line."""
+    """First line of a tape: what recorded it, and how."""
 
     schema: str
     version: str
-    """Of the program that recorded it."""
+    """Version of the program that recorded it."""
     machine: str
-    """As `os.uname().machine` says it: the numbers of system calls depend on it."""
+    """As `os.uname().machine` reports it; the numbers of system calls depend on it."""
     policy: Policy
     act: Act
     names: bool
-    """Names of programs, files and addresses were kept."""
+    """True if names of programs, files and addresses were kept."""
     job: str = NAMELESS
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The job began to be watched (again, after a restart): from here on nothing of before counts."""
+    """Watching of the job began (again, after a restart): earlier facts no longer count."""
 
     time: float
-    """Unix seconds."""
+    """Unix seconds at the start."""
     unix_offset_s: float
-    """Unix time minus boottime."""
+    """Unix time minus boottime, in seconds."""
     restart: int = 0
     pid: int | None = None
     world_size: int | None = None
     unobserved: tuple[str, ...] = ()
-    """What no probe could see on the host."""
+    """What no probe on the host could observe."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The job was asked which threads are to be read."""
+    """Mark: the job was asked which threads should be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The job was asked whether its collective library is to be asked."""
+    """Mark: the job was asked whether its collective library should be queried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """The job was judged."""
+    """Mark: the job was judged with all facts before this line."""
 
     unix_offset_s: float
-    """Unix time minus boottime."""
+    """Unix time minus boottime, in seconds, at the judgement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What the judgement before it called for was put off until the next one: the ranks' stacks were being read."""
+    """The action of the previous judgement was postponed to the next one, because the ranks' stacks were being read."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The run was over."""
+    """Last line of a complete tape: the run ended."""
 
     time: float
-    """Unix seconds."""
+    """Unix seconds at the end."""
     reason: str
     exit_code: int
     job_code: int | None = None
     restart_count: int = 0
     duration_s: float = 0.0
     left_out_count: int = 0
-    """Facts too long for a line."""
+    """Number of facts that were too long for a line."""
 
 
 Mark = Start | Look | Ask | Judge | Hold | End
@@ -95,9 +96,9 @@ Entry = Fact | Mark
 
 
 def kind_of(type_: type) -> str:
-    """`ThreadSample` as `thread_sample`."""
+    """Name of a type on the tape: `ThreadSample` gives thread_sample."""
     if type_ is ThreadReading:
-        return "inspection"  # what it was called when the first tapes were recorded
+        return "inspection"  # name on the first recorded tapes
     return re.sub(r"(?<!^)(?=[A-Z])", "_", type_.__name__).lower()
 
 

@@ -1,7 +1,7 @@
-"""Takes names out of facts: what identifies people, code or machines goes, what a judgement needs stays.
+"""Masks names in facts: what identifies people, code or machines is replaced, what a judgement needs stays.
 
-Every text in a fact has a rule here or in `KEPT`; a test fails for a new one without. One name has one
-pseudonym throughout a tape, and another one in each tape: it is a keyed hash whose key is not kept.
+Every text in a fact has a rule here or in `KEPT`; a test fails for a new one without. A name has the same pseudonym
+throughout a tape, and another one in each tape: it is a keyed hash whose key is not kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _VERSION = re.compile(r"(_(cpu|cuda|hip|python))?[-.\d]*(so[-.\d]*)?")
 _LIBRARIES = tuple(
     dict.fromkeys((*code_map.PREFIXES, *stacks.PLUMBING, *wait_table.FRAMEWORKS, *nccl.LIBRARIES))
 )
-"""Beginnings of names of libraries that every system has, or that the judgement asks for."""
+"""Name prefixes of libraries that every system has or that the judgement looks for."""
 _NOWHERE = frozenset({"", "0.0.0.0", "::", "::1"})
 LEFT_OUT = "(left out of the tape)"
 
@@ -58,11 +58,11 @@ KEPT: Mapping[type, frozenset[str]] = {
     devices.GpuSeen: frozenset({"devices"}),
     devices.DeviceFault: frozenset({"device", "code"}),
 }
-"""Texts with words of the kernel, of a library or of the bus: they name no person and no host."""
+"""Text fields with terms of the kernel, a library or the bus: they identify no person and no host."""
 
 
 class Masks:
-    """The pseudonyms of one tape."""
+    """Name -> pseudonym for one tape, with a random key."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(16)
@@ -156,7 +156,7 @@ class Masks:
         }
 
     def of(self, fact: _T) -> _T:
-        """The fact without names."""
+        """A copy of the fact in which every name is masked."""
         rules = self.rules.get(type(fact))
         if not rules or not is_dataclass(fact):
             return fact
@@ -178,7 +178,7 @@ class Masks:
         return name if plain else self._name(name)
 
     def _argv(self, words: tuple[str, ...]) -> tuple[str, ...]:
-        """The program, and of the other words only those that say what a process is for."""
+        """The masked program, and of the other words only those that show the purpose of a process."""
         if not words:
             return ()
         program, *others = words
@@ -186,7 +186,8 @@ class Masks:
         return (self._path(program) if reported == "_" else reported, *map(self._word, others))
 
     def _path(self, path: str) -> str:
-        # children that multiprocessing spawns are known by the full path of their parent's interpreter
+        # processes that multiprocessing spawns are recognised by the full path of their parent's
+        # interpreter
         folder, program = dirname(path), self._program(basename(path))
         return f"/{self._name(folder)}/{program}" if folder else program
 
@@ -225,7 +226,7 @@ class Masks:
         return tuple(f"{self._module(name)}{plus}{offset}" for name, plus, offset in parts)
 
     def _address(self, address: str) -> str:
-        """An address that no host has (RFC 4193), so wide that two of a job never become the same."""
+        """A pseudonymous address that no host has (RFC 4193), long enough that two addresses of a job never collide."""
         if address in _NOWHERE or address.startswith("127."):
             return address
         digits = self._hash(address, 8)
@@ -236,5 +237,5 @@ class Masks:
 
 
 def _text(said: str) -> str:
-    """Drivers and libraries put names of processes, files and hosts into their messages."""
+    """Messages of drivers and libraries, which may contain names of processes, files and hosts."""
     return LEFT_OUT if said else ""

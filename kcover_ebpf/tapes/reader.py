@@ -1,4 +1,4 @@
-"""Reads a tape, whoever wrote it: every line is either understood, counted as unknown, or refused by its number."""
+"""Reads a tape from any source: each line is decoded, counted as unknown, or refused by its line number."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from kcover_ebpf.tapes.entries import FACTS, MARKS, MOST_LINE_BYTES, SCHEMA, TAP
 _GZIP_MAGIC = b"\x1f\x8b"
 _ALL_UNKNOWN = "others"
 _MOST_KINDS = 64
-"""Names of unknown kinds that are remembered: a tape of nonsense must not fill our memory with them."""
+"""Most names of unknown kinds that are remembered, so that a nonsense tape cannot fill our memory."""
 
 
 class TapeReader:
-    """One tape, from its beginning to its end; raises `UsageError` for whatever is no tape."""
+    """Reads one tape from beginning to end; raises `UsageError` if it is not a tape."""
 
     def __init__(self, file: BufferedReader, name: str) -> None:
-        """`name`: of the file, for people."""
+        """`name`: name of the file, for messages."""
         self._name, self.line = name, 0
         self.skipped: Counter[str] = Counter()
-        """Kinds of entries that a newer program wrote, and how many."""
+        """Kind -> number of skipped entries, which a newer program wrote."""
         try:
             packed = file.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC)
         except OSError as error:
@@ -37,14 +37,14 @@ class TapeReader:
         self.header = self._header()
 
     def __iter__(self) -> Iterator[Entry]:
-        """Facts and marks in order."""
+        """The facts and marks in the order in which they were recorded."""
         while (content := self._next()) is not None:
             entry = self._entry(content)
             if entry is not None:
                 yield entry
 
     def refusal(self, why: str) -> UsageError:
-        """The error that says what is wrong with the tape, and where."""
+        """The error for a bad tape, with the line number and `why`."""
         return UsageError(f"tape {self._name}, line {self.line}: {why}")
 
     def _header(self) -> Header:

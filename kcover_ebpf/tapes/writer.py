@@ -1,4 +1,4 @@
-"""Writes a tape while a job is watched. What goes wrong ends the recording, never the watching."""
+"""Writes a tape while a job is watched. An error ends the recording, never the watching."""
 
 from __future__ import annotations
 
@@ -30,16 +30,20 @@ from kcover_ebpf.tunables.host import FLUSH_PASSES
 _BUFFER_BYTES = 64 * 1024
 _GZIP = zlib.MAX_WBITS | 16
 _LEVEL = 1
-"""The fastest: a tape repeats itself so much that higher ones gain little."""
+"""The fastest level: tapes are so repetitive that higher ones gain little."""
 
 
 class TapeWriter:
-    """A tape being written; `Recorder` of a judgement. Memory is bounded by one buffer and one line."""
+    """A tape that is being written; a `Recorder` of a judgement. Memory is bounded by one buffer and one line."""
 
     def __init__(self, path: Path, header: Header, on_stop: Callable[[str], None]) -> None:
-        """Creates or empties the file; raises `UsageError`. `on_stop` receives once why recording ended early."""
+        """Creates or empties the file; raises `UsageError`.
+
+        `on_stop`: called once with the reason if recording ends early.
+        """
         try:
-            # without O_NONBLOCK a FIFO without a reader would hold us up, and a slow reader later on
+            # without O_NONBLOCK, a FIFO without a reader would block us here, and a slow reader
+            # later
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
             self._descriptor = os.open(path, flags, 0o600)
         except (OSError, ValueError) as error:
@@ -52,46 +56,46 @@ class TapeWriter:
         self._passes = 0
         self._left_out_count = 0
         self._is_open = True
-        # in full: defaults change, and the tape is to be judged by those of then
+        # complete, because defaults may change, and the tape is to be judged by those of its time
         self._line({**TAPE.encode(header), "policy": asdict(header.policy)})
         self._flush()
 
     def on_fact(self, fact: Fact) -> None:
-        """Write it down, without its names unless these are wanted."""
+        """Write a fact, masked unless names are to be kept."""
         if not self._is_open:
             return
         kept = fact if self._masks is None else self._masks.of(fact)
         self._line({"fact": kind_of(type(kept)), **TAPE.encode(kept)})
 
     def on_reading(self) -> None:
-        """Write it down."""
+        """Write the mark that threads to read were requested."""
         self._mark(Look())
 
     def on_ask(self) -> None:
-        """Write it down."""
+        """Write the mark that the job was asked whether to query its collective library."""
         self._mark(Ask())
 
     def on_judge(self, unix_offset_s: float) -> None:
-        """Write it down; a pass is complete."""
+        """Write the mark of a judgement, which ends a pass."""
         self._mark(Judge(unix_offset_s))
         self._passes += 1
         if self._passes % FLUSH_PASSES == 0:
             self._flush()
 
     def on_hold(self) -> None:
-        """Write it down."""
+        """Write the mark that the action of the last judgement was postponed."""
         self._mark(Hold())
 
     def start(self, start: Start) -> None:
-        """The job is watched from now on."""
+        """Write the mark that watching begins."""
         self._mark(start)
 
     def end(self, end: End) -> None:
-        """The run is over; the tape is complete."""
+        """Write the last line; the tape is complete then."""
         self._mark(replace(end, left_out_count=self._left_out_count))
 
     def close(self) -> None:
-        """Write what is left; may be called again."""
+        """Write buffered data and close the file; may be called repeatedly."""
         if not self._is_open:
             return
         self._flush(last=True)
@@ -132,7 +136,7 @@ class TapeWriter:
         self._is_open = False
         try:
             os.close(self._descriptor)
-        except OSError as error:  # what a network file system could not write is said here
+        except OSError as error:  # network file systems report failed writes here
             reason = reason or error.strerror or str(error)
         if reason:
             self._on_stop(reason)

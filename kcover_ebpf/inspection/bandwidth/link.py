@@ -38,7 +38,7 @@ class MeasuredLink:
             self._connection.sendall(json.dumps(message).encode() + b"\n")
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Messages until the other side disconnects, is silent beyond the connection's time-out, or sends something else."""
+        """Messages until the other side disconnects, is silent for too long, or sends something else."""
         while True:
             try:
                 line = self._lines.readline(_LINE_BYTES)
