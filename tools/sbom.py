@@ -92,9 +92,7 @@ def document(packages: list[Package], epoch_s: int) -> dict[str, object]:
             "creators": [f"Tool: {NAME}-tools-sbom"],
         },
         "packages": packages,
-        "relationships": [
-            {"spdxElementId": "SPDXRef-DOCUMENT", **other_entry} for other_entry in described
-        ],
+        "relationships": [{"spdxElementId": "SPDXRef-DOCUMENT", **entry} for entry in described],
     }
 
 

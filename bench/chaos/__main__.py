@@ -53,7 +53,7 @@ class Run:
         """All acts at their time, each taken back after its length; returns when all are."""
         began_s, order = time.monotonic(), itertools.count()
         queue: list[tuple[float, int, Act, Undo | None]] = [
-            (other_act.at_s, next(order), other_act, None) for other_act in acts
+            (act.at_s, next(order), act, None) for act in acts
         ]
         heapq.heapify(queue)
         try:

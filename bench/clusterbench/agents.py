@@ -74,7 +74,7 @@ class Agents:
     def _listen(self) -> None:
         while line := self._read():
             verb, _, at_s = line.partition(" ")
-            if verb not in {other_verb.value for other_verb in Verb}:
+            if verb not in {verb.value for verb in Verb}:
                 print(f"agents: {line}")
                 return
             self.heard_s[verb].append(float(at_s))

@@ -77,8 +77,7 @@ def _rank(number: int, nodes: int, state: State, age_s: float, place: int) -> Ra
         received_age_s=round(age_s, 3),
         thread_read=True,
         stack=tuple(
-            f"libcuda.so.535.104+{0x1A2B00 + place + other_number:x}"
-            for other_number in range(_FRAMES)
+            f"libcuda.so.535.104+{0x1A2B00 + place + number:x}" for number in range(_FRAMES)
         ),
         sockets=tuple(_socket(number, peer, round(age_s, 3)) for peer in range(_PEERS)),
     )

@@ -104,11 +104,7 @@ def _measure(namespace: Namespace, folder: Path, way: str) -> dict[str, Any]:
 def _parts(incident: dict[str, Any], seen: list[_Sample]) -> dict[str, Any]:
     decided_s = moment(incident, "Decided")
     story = incident["status"]["timeline"]
-    old = {
-        other_sample.index: other_sample.life
-        for other_sample in seen
-        if other_sample.at_s < decided_s
-    }
+    old = {sample.index: sample.life for sample in seen if sample.at_s < decided_s}
     ended_s: dict[str, float] = {}
     ready_s: dict[str, float] = {}
     for sample in seen:

@@ -273,8 +273,8 @@ def text(raw: Raw) -> str:
             "The sensor by number of watched threads",
             (
                 "threads, processes",
-                *(f"{other_text}, from the 3rd second" for other_text in usage[:2]),
-                *(f"{other_text}, from the 70th" for other_text in usage[:3]),
+                *(f"{text}, from the 3rd second" for text in usage[:2]),
+                *(f"{text}, from the 70th" for text in usage[:3]),
                 "CPU of one pass",
                 "verdicts",
             ),

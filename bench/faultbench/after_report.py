@@ -60,8 +60,8 @@ def text(results: list[Result]) -> list[str]:
         return ["no hung job", *of_healthy(healthy)]
     head = ["| rank right | fault verdict | cause right |", "|---|---|---|"]
     counts = [share(hung, key) for key in ("rank_right", "found", "cause_right")]
-    took = [other_entry["took_s"] for other_entry in hung]
-    loads = [other_entry["load"] for other_entry in hung]
+    took = [entry["took_s"] for entry in hung]
+    loads = [entry["load"] for entry in hung]
     jobs = f"{len(hung)} hung jobs, at a load of {min(loads):.0f} to {max(loads):.0f}"
     lines = [
         f"{jobs}; a trace took {statistics.median(took):.1f} s at the median, {max(took):.1f} s at most.",

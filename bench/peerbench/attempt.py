@@ -83,7 +83,7 @@ class Attempt:
                     self._start([PYTHON, "-m", self._way.watcher, spy, str(self._events)])
                 )
             of_way = processes[-1:] if self._way.watcher or self._way.prefix else []
-            self._meter.begin([other_process.pid for other_process in of_way])
+            self._meter.begin([process.pid for process in of_way])
             self._watch()
             cost = self._meter.end()
         finally:

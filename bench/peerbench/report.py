@@ -52,7 +52,7 @@ def table(records: Sequence[Record]) -> str:
             )
             for way in ways
         ]
-        if any(other_text != "-" for other_text in cells):
+        if any(text != "-" for text in cells):
             lines.append(f"| {fault.title} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -19,8 +19,8 @@ def markdown(lines: Sequence[Line]) -> str:
 
 
 def _summary(healthy: Sequence[Line]) -> Iterable[str]:
-    hours = sum(other_entry.get("hours", 0.0) for other_entry in healthy)
-    ended = [other_entry for other_entry in healthy if other_entry.get("shutdown")]
+    hours = sum(entry.get("hours", 0.0) for entry in healthy)
+    ended = [entry for entry in healthy if entry.get("shutdown")]
     yield "# Synthetic jobs in virtual time"
     yield ""
     yield "All of this is synthetic: no GPU and no process was used."
@@ -48,19 +48,18 @@ def _healthy(lines: Sequence[Line]) -> Iterable[str]:
     yield "|---|---|---|---|---|---|"
     for shape in dict.fromkeys(sorted(line["shape"] for line in lines)):
         here = [line for line in lines if line["shape"] == shape]
-        passes = sum(other_entry["passes"] for other_entry in here)
+        passes = sum(entry["passes"] for entry in here)
         reported: Counter[str] = Counter()
         for entry in here:
             reported.update(
                 {key: count for key, count in entry["reported"].items() if _reports(key)}
             )
         watched, stalled = (
-            sum(other_entry.get(name, 0) for other_entry in here) / passes
-            for name in ("suspicious", "stalled")
+            sum(entry.get(name, 0) for entry in here) / passes for name in ("suspicious", "stalled")
         )
         yield (
-            f"| {shape} | {sum(other_entry['hours'] for other_entry in here):.2f} "
-            f"| {sum(bool(other_entry.get('shutdown')) for other_entry in here)} | {watched:.1%} | {stalled:.1%} "
+            f"| {shape} | {sum(entry['hours'] for entry in here):.2f} "
+            f"| {sum(bool(entry.get('shutdown')) for entry in here)} | {watched:.1%} | {stalled:.1%} "
             f"| {', '.join(f'{key} {count}' for key, count in reported.most_common()) or '-'} |"
         )
 

@@ -121,11 +121,7 @@ class ScriptedSensor:
     def answer(self, request: ReadingRequest) -> Fact | None:
         """What a reading of one thread finds; None for one that is gone."""
         process = self._gang.processes[int(request.pid)]
-        threads = (
-            other_thread
-            for other_thread in process.threads.values()
-            if other_thread.tid == int(request.tid)
-        )
+        threads = (thread for thread in process.threads.values() if thread.tid == int(request.tid))
         thread = next(threads, None)
         if thread is None or not process.alive:
             return None

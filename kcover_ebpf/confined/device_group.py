@@ -40,7 +40,7 @@ def make(parents: Iterable[Path]) -> DeviceGroup:
     Raises `LoadError` if devices cannot be refused; the message says why. Either no such group can be written to,
     the kernel is older than 4.15, or CAP_SYS_ADMIN (or CAP_BPF with CAP_NET_ADMIN) is missing.
     """
-    parent = next((other_path for other_path in parents if _is_ours(other_path)), None)
+    parent = next((path for path in parents if _is_ours(path)), None)
     if parent is None:
         raise LoadError("our own control group (version 2) is not to be found")
     path = parent / f"{_PREFIX}-{os.getpid()}"

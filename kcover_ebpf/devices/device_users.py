@@ -79,9 +79,7 @@ class DeviceUsers:
     def function_of(self, port: str) -> str:
         """PCI address of a port with the name that facts use ("mlx5_0/1", "eth0"); empty if unknown."""
         name = port.partition("/")[0]
-        return next(
-            (other_port.device for other_port in self.topology.ports if other_port.name == name), ""
-        )
+        return next((port.device for port in self.topology.ports if port.name == name), "")
 
     def uuid(self, device: str) -> str:
         """UUID of a GPU as NVML writes it; empty for other devices and if the driver did not report it."""

@@ -97,7 +97,7 @@ class Nvml:
 
     def _listen(self, nvml: Any) -> None:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        addresses = {_key(other_handle): address_of(nvml, other_handle) for other_handle in handles}
+        addresses = {_key(handle): address_of(nvml, handle) for handle in handles}
         events = nvml.nvmlEventSetCreate()
         try:
             for handle in handles:
@@ -107,8 +107,7 @@ class Nvml:
             while not self._stopped.is_set():
                 if time.monotonic() >= next_snapshot_s:
                     self._users = {
-                        addresses[_key(other_handle)]: _users(nvml, other_handle)
-                        for other_handle in handles
+                        addresses[_key(handle)]: _users(nvml, handle) for handle in handles
                     }
                     next_snapshot_s = time.monotonic() + NVML_USERS_S
                 self._settled.set()

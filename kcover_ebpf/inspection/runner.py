@@ -137,10 +137,10 @@ def _examine(check: Check, options: InspectionOptions) -> list[CheckFinding]:
 def _read_answers(running: Sequence[_Running]) -> None:
     patience_s = min(item.end_s for item in running) - time.monotonic()
     ready, _, _ = select.select([item.pipe for item in running], [], [], max(patience_s, 0))
-    for other_running in running:
-        if other_running.pipe in ready:
-            block = os.read(other_running.pipe, _BLOCK_BYTES)
-            other_running.answer += block or b"\n"
+    for waiting in running:
+        if waiting.pipe in ready:
+            block = os.read(waiting.pipe, _BLOCK_BYTES)
+            waiting.answer += block or b"\n"
 
 
 def _is_over(running: _Running) -> bool:

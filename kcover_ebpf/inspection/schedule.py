@@ -92,10 +92,10 @@ def scheduled(
     has_peers = bool(options.peers)
     light = (check for check in plugins if check.cost is Cost.LIGHT)
     wanted = _named(names, plugins, has_peers=has_peers) if names else (*fitting, *light)
-    for other_check in wanted:
-        if other_check.cost is Cost.HEAVY:
+    for check in wanted:
+        if check.cost is Cost.HEAVY:
             raise UsageError(
-                f"the check {other_check.name!r} computes on the GPUs: run it on demand, not on a schedule"
+                f"the check {check.name!r} computes on the GPUs: run it on demand, not on a schedule"
             )
     return tuple(check for check in wanted if check.name not in left_out)
 

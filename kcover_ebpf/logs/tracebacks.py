@@ -126,12 +126,12 @@ class TracebackFinder:
 
     def _add_late_steps(self, others: bytes) -> None:
         """Add steps from lines of the stream that no open traceback uses."""
-        for other_open in self._open.values():
-            if (raised_s := lines.unix_s(other_open.time)) is not None:
+        for traceback in self._open.values():
+            if (raised_s := lines.unix_s(traceback.time)) is not None:
                 late = printed_steps.written_late(
-                    others, other_open.stream, raised_s, other_open.process
+                    others, traceback.stream, raised_s, traceback.process
                 )
-                other_open.printed = other_open.printed.then(late)
+                traceback.printed = traceback.printed.then(late)
 
     def _before(self, block: bytes, position: int) -> bytes:
         return (self._context + block[max(0, position - _CONTEXT_BYTES) : position])[
@@ -181,12 +181,12 @@ class TracebackFinder:
             and (not item.process or printed_steps.are_of_one(line.process, item.process))
         ]
         printed = printed_steps.last(line.text.encode()) if others else PrintedStep(None, None)
-        for other_open in others:
-            raised_s = lines.unix_s(other_open.time)
+        for traceback in others:
+            raised_s = lines.unix_s(traceback.time)
             if raised_s is not None and printed_steps.is_of_before(
-                line, other_open.stream, raised_s
+                line, traceback.stream, raised_s
             ):
-                other_open.printed = other_open.printed.then(printed)
+                traceback.printed = traceback.printed.then(printed)
 
 
 def _add(found_open: _Open, frame: re.Match[str]) -> None:

@@ -91,7 +91,7 @@ def lag_between(before: LagCounts, after: LagCounts) -> Lag:
 
 def check_bounded(uses: list[Use]) -> None:
     """None was restarted, each has a process, and none ever used more than it may."""
-    assert {other_use.component for other_use in uses} == set(MOST_BYTES)
+    assert {use.component for use in uses} == set(MOST_BYTES)
     for use in uses:
         assert use.restarts == 0, f"{use.pod} was restarted {use.restarts} times"
         assert 0 < use.peak_bytes < MOST_BYTES[use.component], use

@@ -95,7 +95,7 @@ def program(name: str) -> Program:
 def with_kubernetes() -> list[Program]:
     """Those built in one module with the default Kubernetes."""
     programs = [program(name) for name in _file()["program"]]
-    return [other_program for other_program in programs if other_program.with_kubernetes]
+    return [program for program in programs if program.with_kubernetes]
 
 
 def controller(name: str) -> Controller:

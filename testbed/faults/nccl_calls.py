@@ -64,9 +64,7 @@ class Caller:
         self.nccl.ncclCommDestroy(self.comms.pop())
 
     def call(self, function: str, times: str, peer: str = "0") -> None:
-        shape = (
-            int(peer) if other_shape == "P" else other_shape for other_shape in SHAPES[function]
-        )
+        shape = (int(peer) if shape == "P" else shape for shape in SHAPES[function])
         arguments = (*shape, self.comms[-1], None)
         for _ in range(int(times)):
             getattr(self.nccl, function)(*arguments)

@@ -172,17 +172,11 @@ def sample_registers(pid: int, tid: int) -> dict[str, Any]:
     return {
         "samples": len(taken),
         "modules": dict(
-            Counter(
-                module_at(maps, other_registers.instruction) for other_registers in taken
-            ).most_common()
+            Counter(module_at(maps, registers.instruction) for registers in taken).most_common()
         ),
-        "instructions": len({other_registers.instruction for other_registers in taken}),
-        f"sets_compared_in_{SET_SAMPLES}": len(
-            {other_registers.compared for other_registers in first}
-        ),
-        f"sets_of_all_words_in_{SET_SAMPLES}": len(
-            {other_registers.words for other_registers in first}
-        ),
+        "instructions": len({registers.instruction for registers in taken}),
+        f"sets_compared_in_{SET_SAMPLES}": len({registers.compared for registers in first}),
+        f"sets_of_all_words_in_{SET_SAMPLES}": len({registers.words for registers in first}),
     }
 
 

@@ -26,11 +26,11 @@ def write(target: Path, entries: Iterable[Entry], epoch_s: int) -> None:
     """Write `target`, compressed unless it is a .tar; each file has the time `epoch_s` (seconds since 1970)."""
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for other_entry in entries:
-            info = tarfile.TarInfo(other_entry.name)
-            info.size, info.mtime = len(other_entry.content), epoch_s
-            info.mode = 0o755 if other_entry.is_program else 0o644
-            archive.addfile(info, io.BytesIO(other_entry.content))
+        for file in entries:
+            info = tarfile.TarInfo(file.name)
+            info.size, info.mtime = len(file.content), epoch_s
+            info.mode = 0o755 if file.is_program else 0o644
+            archive.addfile(info, io.BytesIO(file.content))
     if target.suffix == ".tar":
         target.write_bytes(raw.getvalue())
         return

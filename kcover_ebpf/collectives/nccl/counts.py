@@ -108,11 +108,7 @@ def _members(counted: Counted) -> tuple[dict[int, list[_Member]], set[Pid]]:
     for launched in counted.launched:
         if launched.birth.identity:
             members[launched.birth.identity].append((launched.pid, launched.birth, launched.counts))
-    older = {
-        other_launched.pid
-        for other_launched in counted.launched
-        if not other_launched.birth.identity
-    }
+    older = {launched.pid for launched in counted.launched if not launched.birth.identity}
     for pid, birth in counted.waiting:
         # what a process launches on an unidentified communicator may be the operation it waits for
         if pid not in older:
@@ -150,11 +146,11 @@ def _pairs(
         ranks = members[name]
         numbers = _numbers(ranks, all_here=all_here) or {}
         counts: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
-        for other_messages in exchanged[name]:
-            here = numbers.get(other_messages.pid)
-            if here is not None and here != other_messages.peer:
-                counts[here, other_messages.peer][0] = other_messages.sent_count
-                counts[other_messages.peer, here][1] = other_messages.received_count
+        for exchange in exchanged[name]:
+            here = numbers.get(exchange.pid)
+            if here is not None and here != exchange.peer:
+                counts[here, exchange.peer][0] = exchange.sent_count
+                counts[exchange.peer, here][1] = exchange.received_count
         pids = {number: pid for pid, number in numbers.items()}
         for (sender, receiver), both in sorted(counts.items()):
             if {sender, receiver} <= pids.keys() and any(both):

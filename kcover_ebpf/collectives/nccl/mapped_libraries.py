@@ -102,12 +102,12 @@ class Libraries:
     def _find(self, pid: Pid) -> tuple[int, str, Mapping[str, int]]:
         reason = "it has loaded no NCCL"
         found = mapped(pid, LIBRARIES + HOSTS)
-        for other_mapped_file in sorted(
+        for candidate in sorted(
             found, key=lambda mapped_file: not basename(mapped_file.path).startswith(LIBRARIES)
         ):
-            name = basename(other_mapped_file.path)
+            name = basename(candidate.path)
             try:
-                descriptor = _open(pid, other_mapped_file)
+                descriptor = _open(pid, candidate)
             except OSError as error:
                 reason = f"{name}: {error.strerror}"
                 continue

@@ -155,7 +155,7 @@ class NcclWatch:
             return "reading NCCL's library has not returned"
         tried = [attempt for pid in ranks if (attempt := self._probes.attempt(pid)) is not None]
         return next(
-            (other_attempt.reason for other_attempt in tried if other_attempt.reason),
+            (attempt.reason for attempt in tried if attempt.reason),
             "its NCCL is not counted",
         )
 

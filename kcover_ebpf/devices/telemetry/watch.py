@@ -178,7 +178,7 @@ class GpuTelemetry:
     def _take(self, line: bytes) -> None:
         try:
             raw: dict[str, Any] = json.loads(line)
-            readings = [decode(GpuReading, other_gpu) for other_gpu in raw["gpus"]]
+            readings = [decode(GpuReading, gpu) for gpu in raw["gpus"]]
             failure, cpu_s = str(raw["trouble"]), float(raw["cpu_seconds"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError, ObjectError):
             return  # a helper of another version printed it; the silence is noticed

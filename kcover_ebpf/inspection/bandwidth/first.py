@@ -169,7 +169,7 @@ class First:
     def _measure(self, group: Sequence[int], limit_s: float) -> Measured:
         members = [self._members[number] for number in group]
         limit_s = min(limit_s, max(1.0, self._until_s - time.monotonic()))
-        slots = {other_member.address: other_member.slots for other_member in members}
+        slots = {member.address: member.slots for member in members}
         measured = measure(slots, starts.environment(self._socket), limit_s)
         if measured is not None:
             return measured

@@ -38,9 +38,7 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     before = list(_sleepers(options.root))
     if before:
         options.pause(STUCK_THREAD_S)
-    stuck = [
-        other_sleeper for other_sleeper in before if _state(other_sleeper.folder) == other_sleeper
-    ]
+    stuck = [sleeper for sleeper in before if _state(sleeper.folder) == sleeper]
     for sleeper in stuck[:_SHOWN]:
         channel = sysfs.text(Path(sleeper.folder) / "wchan")
         where = f" in {channel}" if channel not in ("", "0") else ""
