@@ -169,16 +169,16 @@ def unpacked(files: Mapping[str, bytes], name: str) -> Archive:
 
 def _manifest(content: bytes | None, name: str) -> Manifest:
     if content is None:
-        raise UsageError(f"{name} is no archive of an incident: it has no {MANIFEST}")
+        raise UsageError(f"{name} is not an archive of an incident: it has no {MANIFEST}")
     try:
         raw = _object(content)
         if raw.get("schema") != SCHEMA:
             raise UsageError(
-                f"{name} is no archive that this version reads: its schema is not {SCHEMA}"
+                f"{name} is not an archive that this version can read: its schema is not {SCHEMA}"
             )
         return FORM.decode(Manifest, raw, MANIFEST)
     except ObjectError as error:
-        raise UsageError(f"{name} is no archive of an incident: {error}") from error
+        raise UsageError(f"{name} is not an archive of an incident: {error}") from error
 
 
 def _damaged(manifest: Manifest, files: Mapping[str, bytes]) -> Iterator[MissingPart]:
@@ -187,7 +187,7 @@ def _damaged(manifest: Manifest, files: Mapping[str, bytes]) -> Iterator[Missing
         if content is None:
             yield MissingPart(listed.path, "the file is not there")
         elif hashlib.sha256(content).hexdigest() != listed.sha256:
-            yield MissingPart(listed.path, "its checksum differs: it was changed, or is cut short")
+            yield MissingPart(listed.path, "its checksum differs: it was changed or truncated")
 
 
 def _part(node: ArchivedNode, files: Mapping[str, bytes]) -> tuple[NodePart, list[MissingPart]]:
@@ -234,7 +234,7 @@ def _object(content: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ObjectError("it is not JSON") from error
     if not isinstance(raw, dict):
-        raise ObjectError("it is no JSON object")
+        raise ObjectError("it is not a JSON object")
     return raw
 
 

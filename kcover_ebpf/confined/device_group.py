@@ -42,7 +42,7 @@ def make(parents: Iterable[Path]) -> DeviceGroup:
     """
     parent = next((path for path in parents if _is_ours(path)), None)
     if parent is None:
-        raise LoadError("our own control group (version 2) is not to be found")
+        raise LoadError("our own control group (version 2) was not found")
     path = parent / f"{_PREFIX}-{os.getpid()}"
     cgroups.sweep(parent, _PREFIX)
     try:

@@ -60,7 +60,7 @@ def kernels_of(read: ReadAt) -> tuple[GpuKernel, ...]:
     """The kernels of all devices, at most 64, running ones first; raises `CudaDumpError`."""
     kind, machine, start, count, _ = _header(read)
     if (kind, machine) != (_CORE, _CUDA):
-        raise CudaDumpError("it is no core dump of a GPU")
+        raise CudaDumpError("it is not a GPU core dump")
     sections = [
         section
         for section in _sections(read, start, count, _MOST_SECTIONS)
@@ -86,10 +86,10 @@ def _header(read: ReadAt) -> tuple[int, int, int, int, int]:
     """(type, machine, offset of the section table, section count, index of the section with the names)."""
     raw = read(0, _HEADER.size)
     if not raw.startswith(_MAGIC) or len(raw) < _HEADER.size:
-        raise CudaDumpError("it is no ELF file of 64 bits")
+        raise CudaDumpError("it is not a 64-bit ELF file")
     _, kind, machine, _, _, _, start, _, _, _, _, entry, count, names = _HEADER.unpack(raw)
     if entry != _SECTION.size or not start:
-        raise CudaDumpError("it has no table of sections")
+        raise CudaDumpError("it has no section table")
     first = _SECTION.unpack(_whole(read(start, entry), entry))
     # counts too large for the header are stored in the first section
     return kind, machine, start, count or first[5], first[6] if names == 0xFFFF else names

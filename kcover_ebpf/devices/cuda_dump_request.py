@@ -46,7 +46,9 @@ def place_of(pid: Pid) -> DumpPlace | None:
     if missing:
         raise CudaDumpError(f"{_FLAGS} lacks {', '.join(missing)}")
     if not environ.get(_FILE) or "%t" in environ[_FILE]:
-        raise CudaDumpError(f"{_FILE} is not set, or has a time in it: where it writes is unknown")
+        raise CudaDumpError(
+            f"{_FILE} is not set, or contains a time stamp: the path of the dump is unknown"
+        )
     numbers = procfs.namespace_numbers(pid)
     inner = numbers[-1] if numbers else pid
     return DumpPlace(

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _CONTAINED = 94
 """The Xid of a contained memory error: the application must be restarted, the GPU needs nothing."""
-_DRILL = "said by a drill of kcover, not by the driver"
+_DRILL = "caused by a drill of kcover, not reported by the driver"
 SELF_TEST = "kcover-ebpf self-test"
 """Text written to the kernel log at start, to learn whether the console rung works."""
 

@@ -48,7 +48,7 @@ def function_offsets(fd: int, names: Collection[str]) -> Mapping[str, int]:
     """
     header = _unpack(_HEADER, _read(fd, _HEADER.size, 0))
     if _read(fd, len(_MAGIC), 0) != _MAGIC:
-        raise ElfError("no ELF file of 64 bits")
+        raise ElfError("not a 64-bit ELF file")
     sections, segments = _sections(fd, header), _segments(fd, header)
     found: dict[str, int] = {}
     for kind in (_DYNSYM, _SYMTAB):
@@ -66,7 +66,7 @@ def function_offsets(fd: int, names: Collection[str]) -> Mapping[str, int]:
 def _sections(fd: int, header: tuple[int, ...]) -> list[_Section]:
     start, entry, count = header[6], header[11], header[12]
     if entry != _SECTION.size or not 0 < count <= _MOST_SECTIONS:
-        raise ElfError("no table of sections")
+        raise ElfError("no section table")
     raw = _read(fd, entry * count, start)
     whole = raw[: len(raw) // entry * entry]
     return [_Section(pair[1], pair[4], pair[5], pair[6]) for pair in _SECTION.iter_unpack(whole)]
@@ -76,7 +76,7 @@ def _segments(fd: int, header: tuple[int, ...]) -> list[tuple[int, int, int]]:
     """(address, file offset, size in the file) of the executable segments."""
     start, entry, count = header[5], header[9], header[10]
     if entry != _SEGMENT.size:
-        raise ElfError("no table of segments")
+        raise ElfError("no segment table")
     raw = _read(fd, entry * count, start)
     whole = raw[: len(raw) // entry * entry]
     return [
@@ -140,7 +140,7 @@ def _chunks(fd: int, section: _Section, step: int, overlap: int) -> Iterator[tup
 def _read(fd: int, size: int, offset: int) -> bytes:
     """At most `size` bytes at `offset`; raises `ElfError` for an impossible offset."""
     if offset + size > sys.maxsize:
-        raise ElfError("a table is said to lie beyond any file")
+        raise ElfError("a table lies beyond the end of any file")
     return os.pread(fd, size, offset)
 
 

@@ -95,7 +95,7 @@ def _found(pid: Pid, path: str) -> int:
     names = PurePosixPath(path)
     parts = names.parts[1:] if names.is_absolute() else names.parts
     if not parts or ".." in parts:
-        raise RankFileError(f"{path} is no plain path")
+        raise RankFileError(f"{path} is not a plain path")
     base = procfs.PROC / str(pid) / ("root" if names.is_absolute() else "cwd")
     folder = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -105,7 +105,7 @@ def _found(pid: Pid, path: str) -> int:
             folder = inner
         return os.open(parts[-1], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     except NotADirectoryError:
-        raise RankFileError(f"the path of {path} has a symbolic link, or is none") from None
+        raise RankFileError(f"the path of {path} has a symbolic link, or is not a path") from None
     finally:
         os.close(folder)
 

@@ -52,7 +52,7 @@ class PtracedThread:
     def __init__(self, pid: int) -> None:
         """The main thread of this process; raises `CannotObserve` on other architectures."""
         if os.uname().machine != "x86_64":
-            raise CannotObserve("a thread of another process is led on x86-64 only")
+            raise CannotObserve("a thread of another process can be controlled only on x86-64")
         self._pid = pid
         self._memory = -1
         self.registers: Registers = {}
@@ -124,7 +124,7 @@ class PtracedThread:
             self._stop()
             found = self._get()
             if found["cs"] != _USER_64:
-                raise OSError(0, "it is no 64-bit process")
+                raise OSError(0, "it is not a 64-bit process")
             if not self._is_in_section(found["rip"]):
                 self.registers = _before_call(found)
                 return

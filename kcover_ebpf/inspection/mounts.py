@@ -59,7 +59,7 @@ class Mount:
         """
         if not self.is_volume or finding.result is not Result.FAIL:
             return finding
-        evidence = f"{finding.evidence}; a volume of pods, whose jobs alone it concerns"
+        evidence = f"{finding.evidence}; a volume of pods, so only their jobs are affected"
         return replace(finding, result=Result.WARN, evidence=evidence)
 
 

@@ -64,7 +64,7 @@ def _check(file: Path) -> Check:
         f"plugin/{file.name}",
         header.cost,
         header.deadline_s,
-        "what the operator's executable says",
+        "the result of the operator's executable",
         str(file),
         partial(_run, file.absolute(), header),
     )

@@ -85,7 +85,7 @@ def scheduled(
     check, or only one peer is named.
     """
     if 0 < len(options.peers) < LEAST_PEERS:
-        raise UsageError("name two peers at least: if the only one is down, every node fails")
+        raise UsageError("name at least two peers: if the only one is down, every node fails")
     fitting = [check for check, is_fit in _WHERE if is_fit(options.root)]
     if options.peers:
         fitting.append(peers.CHECK)

@@ -162,12 +162,12 @@ def _opened_folder(path: tuple[str, str, str]) -> int:
         inner: int | None = None
         try:
             if "/" in name or name in (".", ".."):
-                raise UnsafeLogError(f"{name!r} is no name of a folder")
+                raise UnsafeLogError(f"{name!r} is not the name of a folder")
             inner = os.open(name, _FOLDER, dir_fd=folder)
         except (
             NotADirectoryError
         ) as error:  # O_DIRECTORY with O_NOFOLLOW also refuses a symbolic link
-            raise UnsafeLogError(f"{'/'.join(path)}: {name} is a link or no folder") from error
+            raise UnsafeLogError(f"{'/'.join(path)}: {name} is a link or not a folder") from error
         finally:
             os.close(folder)
         folder = inner
@@ -187,4 +187,4 @@ def _opened_file(name: str, folder: int) -> int | None:
         return file
     with contextlib.suppress(OSError):
         os.close(file)
-    raise UnsafeLogError(f"{name} is no regular file of root with one name")
+    raise UnsafeLogError(f"{name} is not a regular file of root with only one name")

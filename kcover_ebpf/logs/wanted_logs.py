@@ -57,7 +57,7 @@ class RuleShares:
     """Limits the different job rules of a node: each takes memory in the reader, and tenants write them."""
 
     words = (
-        f"at most {NODE_JOB_RULES} different ones of a node, {NAMESPACE_JOB_RULES} of a namespace"
+        f"at most {NODE_JOB_RULES} different ones per node, {NAMESPACE_JOB_RULES} of a namespace"
     )
     """Description of the bound for messages to the user."""
 

@@ -23,8 +23,8 @@ _BLAME = {
     "unknown": "Whether the infrastructure or the program caused it is not known.",
 }
 _OUTCOME = {
-    Phase.OPEN: "a fault is seen",
-    Phase.DECIDED: "a restart is decided",
+    Phase.OPEN: "a fault was detected",
+    Phase.DECIDED: "a restart was decided",
     Phase.SHUTTING_DOWN: "is being shut down for a restart",
     Phase.RECOVERING: "is starting again",
     Phase.RECOVERED: "was restarted and makes progress again",

@@ -21,7 +21,7 @@ class FolderStore:
         path = self._folder / key
         try:
             if not self._folder.is_dir():
-                raise StoreError(f"{self._folder} is no folder: is the volume mounted?")
+                raise StoreError(f"{self._folder} is not a folder: is the volume mounted?")
             if path.exists():
                 return False
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)

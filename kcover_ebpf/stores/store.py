@@ -55,15 +55,15 @@ def store_address(text: str, endpoint: str = "", region: str = "us-east-1") -> S
     prefix = parts.path.strip("/")
     is_plain = parts.scheme == "s3" and not (parts.query or parts.fragment)
     if not (is_plain and _BUCKET.fullmatch(parts.netloc) and _PREFIX.fullmatch(prefix)):
-        raise UsageError(f"{text[:200]!r} is no store: write s3://BUCKET/PREFIX, or /FOLDER")
+        raise UsageError(f"{text[:200]!r} is not a store: write s3://BUCKET/PREFIX, or /FOLDER")
     if ".." in prefix.split("/"):
-        raise UsageError(f"{text[:200]!r} is no store: its prefix must not contain '..'")
+        raise UsageError(f"{text[:200]!r} is not a valid store: its prefix must not contain '..'")
     if endpoint and not _is_origin(endpoint):
         raise UsageError(
-            f"{endpoint[:200]!r} is no endpoint: write https://HOST or http://HOST:PORT"
+            f"{endpoint[:200]!r} is not an endpoint: write https://HOST or http://HOST:PORT"
         )
     if not _REGION.fullmatch(region):
-        raise UsageError(f"{region[:80]!r} is no region: write one like us-east-1")
+        raise UsageError(f"{region[:80]!r} is not a region: write one like us-east-1")
     return StoreAddress(
         parts.netloc, f"{prefix}/" if prefix else "", None, endpoint.rstrip("/"), region
     )

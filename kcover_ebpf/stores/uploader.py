@@ -106,7 +106,7 @@ class Uploader:
     def _copy(self, path: Path) -> UploadResult:
         try:
             if not (path / MANIFEST).is_file():
-                raise UsageError("it is no archive of an incident")
+                raise UsageError("it is not an archive of an incident")
             if (size_bytes := bundle_bytes(path)) > COPIED_MOST_BYTES:
                 raise UsageError(f"it has {size_bytes >> 20} MiB")
             files = archives.read_files(path)
@@ -117,7 +117,7 @@ class Uploader:
         content = gzip.compress(archives.tar_of(files), compresslevel=6, mtime=0)
         key = part_key(namespace, self._node, path.name)
         is_new = self._store.put(key, content)
-        _LOG.info("%s: %s, %d bytes", key, "copied" if is_new else "is there", len(content))
+        _LOG.info("%s: %s, %d bytes", key, "copied" if is_new else "already stored", len(content))
         return UploadResult.COPIED if is_new else UploadResult.KNOWN
 
 
@@ -127,9 +127,9 @@ def _namespace(manifest: bytes) -> str:
         raw = json.loads(manifest)
         schema, job = str(raw["schema"]), str(raw["job"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise UsageError("it is no archive of an incident") from None
+        raise UsageError("it is not an archive of an incident") from None
     if schema != SCHEMA or "/" not in job:
-        raise UsageError("it is no archive of a job in a cluster")
+        raise UsageError("it is not an archive of a job in a cluster")
     return job.partition("/")[0]
 
 
@@ -141,8 +141,8 @@ class UploadMetrics:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         text = (
-            "Attempts to copy a part of an archive: copied, known (it was there), failed (it is tried again), "
-            "refused (no archive, or too large)."
+            "Attempts to copy a part of an archive: copied, known (already stored), failed (retried later), "
+            "refused (not an archive, or too large)."
         )
         self._uploads = Counter("kcover_uploads", text, ["result"], registry=self.registry)
         for result in UploadResult:

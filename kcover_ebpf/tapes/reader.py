@@ -52,7 +52,7 @@ class TapeReader:
         if content is None:
             raise self.refusal("it is empty")
         if content.get("schema") != SCHEMA:
-            raise self.refusal(f"this is no tape: its first line has no schema {SCHEMA}")
+            raise self.refusal(f"this is not a tape: its first line has no schema {SCHEMA}")
         try:
             header = TAPE.read(Header, content)
             SyscallTable(header.machine)
@@ -75,14 +75,14 @@ class TapeReader:
         except (ValueError, RecursionError):
             raise self.refusal("it is not JSON") from None
         if not isinstance(content, dict):
-            raise self.refusal("it is no JSON object")
+            raise self.refusal("it is not a JSON object")
         return content
 
     def _read_line(self) -> bytes:
         try:
             return self._lines.readline(MOST_LINE_BYTES)
         except EOFError:
-            raise self.refusal("the compressed tape is cut off here") from None
+            raise self.refusal("the compressed tape is truncated here") from None
         except (OSError, zlib.error) as error:
             raise self.refusal(f"it cannot be read: {error}") from None
 

@@ -155,7 +155,7 @@ def a_drill_that_names_a_rank_with_an_xid_is_a_fault_of_its_device(namespace: Na
     card = restarted(namespace, "xid-note")
     assert (card["verdict"], card["failure"]) == ("DEVICE_FAULT", "hardware")
     (incident,) = incidents(namespace)
-    assert "said by a drill of kcover" in incident["status"]["evidence"][0]["text"]
+    assert "caused by a drill of kcover" in incident["status"]["evidence"][0]["text"]
     assert cordoned_nodes(namespace.cluster) == set(), "nothing was said about the node"
 
 

@@ -168,10 +168,12 @@ def _unseen(counted: Counted, older_count: int, crowded: Collection[int]) -> str
     texts = []
     if older_count:
         texts.append(
-            f"{older_count} ranks use communicators that were made before they were counted"
+            f"{older_count} ranks use communicators that were created before counting began"
         )
     if crowded:
         texts.append("several ranks of one process are not distinguished")
     if counted.lost:
-        texts.append(f"{sum(counted.lost.values())} communicators or peers found no room")
+        texts.append(
+            f"{sum(counted.lost.values())} communicators or peers did not fit into the tables"
+        )
     return "; ".join(texts)

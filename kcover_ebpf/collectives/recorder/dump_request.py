@@ -92,7 +92,7 @@ class RecordersHere:
 def request(recorder: RankRecorder) -> Mark:
     """Request a dump; see `RecorderSource.request`."""
     if recorder.file is None:
-        raise RequestError(f"{RECORDER_FILES[0]} is not set, so where it writes is not known")
+        raise RequestError(f"{RECORDER_FILES[0]} is not set, so the path of the dump is unknown")
     _check(recorder)
     try:
         before = _mark(recorder)
@@ -115,7 +115,7 @@ def request(recorder: RankRecorder) -> Mark:
 def fetch(recorder: RankRecorder, before: Mark) -> tuple[Mark, RankRecord | str]:
     """The record in a newer file; see `RecorderSource.fetch`."""
     if recorder.file is None:
-        raise RequestError("where it writes is not known")
+        raise RequestError("the path of the dump is unknown")
     _check(recorder)
     try:
         mark = _mark(recorder)

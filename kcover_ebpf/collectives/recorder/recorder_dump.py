@@ -99,7 +99,7 @@ def read(data: bytes) -> Dump:
     except (ValueError, RecursionError):
         raise DumpError("the dump is neither a pickle nor JSON") from None
     if not isinstance(raw, dict) or not isinstance(raw.get("version"), str):
-        raise DumpError("the dump has no version: it is not one of a flight recorder")
+        raise DumpError("the dump has no version: it is not from a flight recorder")
     shared = _Shared()
     return Dump(
         _text(raw["version"], _NAME),

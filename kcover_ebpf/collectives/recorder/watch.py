@@ -26,7 +26,7 @@ from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.collectives import RECORDER_ANSWER_S, RECORDER_PAUSE_S, RECORDER_RETRY_S
 
-_UNREADABLE = "reading its files does not return"
+_UNREADABLE = "reading its files hangs"
 
 
 @dataclass(slots=True)

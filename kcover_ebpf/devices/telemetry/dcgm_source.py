@@ -59,7 +59,9 @@ def checked(url: str, option: str) -> str:
     except ValueError:
         good = False
     if not good:
-        raise UsageError(f"{option} {url!r} is no dcgm-exporter; write http://ADDRESS:9400/metrics")
+        raise UsageError(
+            f"{option} {url!r} is not the URL of a dcgm-exporter; write http://ADDRESS:9400/metrics"
+        )
     return url
 
 

@@ -113,9 +113,9 @@ CHECK = Check(
     "kernel_log",
     Cost.LIGHT,
     10.0,
-    "no line of the kernel says that the node is unfit, by the [rules](logs.md) that concern the node: what lasts, and "
-    "no other check of the same round has answered about, fails it until the log is cleared or the node reboots; the "
-    "rest is a warning for an hour",
+    "no kernel log line matches a [rule](logs.md) about the node. A lasting fault fails the node until the log is "
+    "cleared or the node reboots, unless another check of the same round examines it; any other fault is a warning "
+    "for an hour",
     "`/dev/kmsg`",
     find,
     by_others=True,

@@ -52,7 +52,7 @@ def _peer_memory(loaded: set[str]) -> Iterator[CheckFinding]:
         yield passed("nvidia_peermem is loaded")
     else:
         yield warned(
-            "nvidia_peermem is not loaded: GPUDirect RDMA works by DMA-BUF alone",
+            "nvidia_peermem is not loaded: GPUDirect RDMA works only through DMA-BUF",
             "modprobe nvidia_peermem, unless every library here uses DMA-BUF",
         )
     words = "is loaded" if "gdrdrv" in loaded else "is not loaded: GDRCopy is not used"

@@ -297,7 +297,7 @@ class CheckedGpu:
 
     def _modes(self) -> Iterator[CheckFinding]:
         if self._ask("nvmlDeviceGetPersistenceMode") == 0:
-            text = "persistence mode is off: the driver is loaded anew for each job"
+            text = "persistence mode is off: the driver is loaded again for each job"
             yield warned(text, "run nvidia-persistenced, or nvidia-smi -pm 1")
         modes = self._ask("nvmlDeviceGetEccMode")
         if modes is not None and modes[0] == 0:

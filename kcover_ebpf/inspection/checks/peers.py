@@ -33,7 +33,7 @@ _CONNECTED_S = PEER_PATIENCE_S + 2 * PEER_ECHO_TRIES * PEER_ECHO_S + 1.0
 """Most seconds for a connection and its echoes; one second is added for the threads."""
 _DNS = "check DNS"
 _NETWORK = "check the network and the peer"
-_SMALLER = "the way to it takes small packets only: check the MTU of all links"
+_SMALLER = "only small packets get through: check the MTU of all links"
 _UNEQUAL = (
     "give all links and switches on the way the same MTU, if none of them filters large echoes"
 )

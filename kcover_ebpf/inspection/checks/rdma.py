@@ -53,14 +53,14 @@ def _no_port(options: InspectionOptions) -> CheckFinding:
         text = "an RDMA adapter is on the bus, but no RDMA device is there"
         return warned(text, "modprobe mlx5_ib")
     return unknown(
-        "no RDMA device is visible", "right for a node without RDMA; else load its driver"
+        "no RDMA device is visible", "expected on a node without RDMA; otherwise load its driver"
     )
 
 
 def _only_virtual() -> CheckFinding:
     return unknown(
         "only virtual functions have RDMA devices here",
-        "right where the card itself was given away; else load its driver",
+        "expected if the card itself was given to a virtual machine; otherwise load its driver",
     )
 
 

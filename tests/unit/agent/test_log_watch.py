@@ -310,7 +310,7 @@ def test_log_watch__rules_beyond_what_a_namespace_may_have_are_left_out_and_it_i
     assert asked is not None
     assert [len(wanted_log.job_rules) for wanted_log in asked] == [8, 8, 8, 8, 0, 0, 8]
     assert sorted(node.refused) == [
-        f"job rules of ns/j-{n} are not read: at most 64 different ones of a node, 32 of a namespace"
+        f"job rules of ns/j-{n} are not read: at most 64 different ones per node, 32 of a namespace"
         for n in (4, 5)
     ]
 

@@ -282,7 +282,7 @@ def test_kubectl_archive__a_store_that_is_none_is_one_line_and_exit_code_2(
     folder = tmp_path / "kept"
     code, _, err = plugin("bundle", "train-x7k2", "--to", str(folder), "--store", "incidents")
     assert code == 2
-    assert err.endswith("'incidents' is no store: write s3://BUCKET/PREFIX, or /FOLDER\n")
+    assert err.endswith("'incidents' is not a store: write s3://BUCKET/PREFIX, or /FOLDER\n")
 
 
 def test_received__a_bundle_that_changed_or_grew_is_begun_anew() -> None:

@@ -246,7 +246,7 @@ def test_tape_writer__where_nothing_can_be_written_the_run_does_not_begin(path: 
         (b"", "line 1: it is empty"),
         (b"\n", "line 1: it is not JSON"),
         (b"\x7fELF" * 100, "line 1: the tape ends within it"),
-        (b"[]\n", "line 1: it is no JSON object"),
+        (b"[]\n", "line 1: it is not a JSON object"),
         (b'{"schema":"kcover.io/tape/v2"}\n', "no schema kcover.io/tape/v1"),
         (b'{"schema":"kcover.io/tape/v1"}\n', "line 1: version: missing"),
         (HEAD.replace(b"x86_64", b"sparc"), "machine 'sparc' is not supported"),

@@ -77,7 +77,7 @@ NOT_ASKED = {
     },
     "where it writes is unknown": {"CUDA_COREDUMP_FILE": "core.%t"},
     "no rank has a pipe": {"CUDA_COREDUMP_PIPE": ""},
-    "is no plain path": {"CUDA_COREDUMP_PIPE": "../../etc/pipe"},
+    "is not a plain path": {"CUDA_COREDUMP_PIPE": "../../etc/pipe"},
     "is not a named pipe": {"CUDA_COREDUMP_PIPE": "/etc/passwd"},
 }
 

@@ -265,7 +265,7 @@ def test_scheduled__a_heavy_check_is_never_scheduled(tmp_path: Path) -> None:
 def test_scheduled__one_peer_alone_is_refused_since_its_end_would_fail_every_node(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(UsageError, match="name two peers at least"):
+    with pytest.raises(UsageError, match="name at least two peers"):
         schedule.scheduled((), (), InspectionOptions(tmp_path, peers=(("a", 1),)))
 
 

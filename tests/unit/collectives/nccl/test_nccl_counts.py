@@ -164,5 +164,5 @@ def test_account__several_ranks_in_one_process_are_not_compared() -> None:
 def test_account__what_found_no_room_is_said_and_hides_its_process() -> None:
     found = account(Counted(ALL, lost={Pid(101): 3}), HOST, all_here=True)
     assert found.hidden == {101}
-    assert found.unseen == "3 communicators or peers found no room"
+    assert found.unseen == "3 communicators or peers did not fit into the tables"
     assert not found.report.whole
