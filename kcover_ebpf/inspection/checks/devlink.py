@@ -13,7 +13,10 @@ from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, pas
 
 _HEALTHY = 0
 """DEVLINK_HEALTH_REPORTER_STATE_HEALTHY in include/uapi/linux/devlink.h."""
-_NO_KERNEL = "expected without an adapter that uses mlx5 or a similar driver; otherwise use a kernel with CONFIG_NET_DEVLINK"
+_NO_KERNEL = (
+    "expected without an adapter that uses mlx5 or a similar driver; otherwise use a kernel with "
+    "CONFIG_NET_DEVLINK"
+)
 _MAY = "set agent.privileged: true, or run kcover-ebpf inspect as root on the node itself"
 
 
