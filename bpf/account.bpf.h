@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Adds what a thread did since its last sample to its process: from the sampler and at its exit. */
+/*
+ * Adds a thread's counters since its last sample to its process: in the sampler and at its exit.
+ */
 #ifndef KCOVER_ACCOUNT_BPF_H
 #define KCOVER_ACCOUNT_BPF_H
 
@@ -30,8 +32,10 @@ static __always_inline struct owner_value *owner_of(__u64 id)
 
 #define SHARE_OF(process, KIND) ((process)->owner_id ? OWNER_##KIND : CGROUP_##KIND)
 
-/* Whether the owner of `process` fills its share of `kind` (process or thread); counts one more if
- * not. */
+/*
+ * Whether the owner of `process` has used up its share of `kind` (process or thread). If not,
+ * counts one more.
+ */
 #define IS_SHARE_FULL(process_, task, kind, KIND)                                 \
 	({                                                                        \
 		struct owner_value *owner_ = owner_of(owner_id(process_, task));  \
@@ -54,8 +58,8 @@ static __always_inline bool has_room_for_socket(struct process_value *process,
 }
 
 /*
- * Takes room for one more socket of a process for `sample`; false where its owner fills its share,
- * which is counted as lost once: what has no room is not sent anew in each pass.
+ * Reserves an entry for one more socket of a process, for `sample`. False if its owner has used
+ * up its share. That is counted as lost once, so that the socket is not sent again in each pass.
  */
 static __always_inline bool take_socket(struct process_value *process, struct task_struct *task,
 					struct socket_sample *sample)
@@ -84,7 +88,10 @@ static __always_inline void drop_socket(struct socket_sample *known)
 		__sync_fetch_and_add(&owner->socket_count, -1);
 }
 
-/* A counter that went back belongs to a thread that took over the tid (exec): it starts anew. */
+/*
+ * A counter that decreased belongs to a thread that took over the tid (exec), so it starts at
+ * zero.
+ */
 #define ADD_SINCE(total, was, now_value)                                           \
 	do {                                                                       \
 		__u64 now_ = (now_value);                                          \
@@ -94,8 +101,8 @@ static __always_inline void drop_socket(struct socket_sample *known)
 	} while (0)
 
 /*
- * `sample` holds the counters of the thread's last sample, and those of now afterwards. A thread
- * seen for the first time brings zeros if it began while its process was watched.
+ * `sample` holds the counters of the thread's last sample; afterwards it holds the current ones.
+ * A thread seen for the first time starts from zeros if it began while its process was watched.
  */
 static __always_inline void account(struct totals_event *totals, struct thread_sample *sample,
 				    struct task_struct *task)
@@ -112,7 +119,7 @@ static __always_inline void account(struct totals_event *totals, struct thread_s
 	}
 }
 
-/* Takes the counters as they are, so that what came before is not counted. */
+/* Stores the current counters, so that earlier activity is not counted. */
 static __always_inline void set_baseline(struct thread_sample *sample, struct task_struct *task)
 {
 	struct totals_event ignored = {};

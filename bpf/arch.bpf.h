@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The one place that knows registers: where each architecture keeps the number and arguments of
- * the system call that a thread sits in, as saved at the thread's last entry into the kernel.
+ * The only file that knows registers: where each architecture keeps the number and arguments of
+ * the system call that a thread is in, as saved at the thread's last entry into the kernel.
  */
 #ifndef KCOVER_ARCH_BPF_H
 #define KCOVER_ARCH_BPF_H
@@ -11,8 +11,8 @@
 #include <bpf/bpf_core_read.h>
 
 /*
- * Added to the numbers of calls through another interface than the machine's own (a 32-bit
- * program): they are numbered differently, and must be taken for no call that is known.
+ * Added to call numbers of another interface than the machine's own (a 32-bit program), whose
+ * numbers differ, so that they match no known call.
  */
 #define FOREIGN_SYSCALLS 0x100000
 
@@ -82,9 +82,10 @@ struct pt_regs {
 #define REGS_SP(regs)           BPF_CORE_READ(regs, sp)
 #define REGS_IP(regs)           BPF_CORE_READ(regs, pc)
 /*
- * The entry code keeps the first argument, and the call's result replaces it in its register
- * (arch/arm64/kernel/syscall.c), so a difference means that the call is over. A result that equals
- * the first argument looks like a call under way until the next interrupt resets syscallno.
+ * The entry code saves the first argument separately, and the call's result replaces it in its
+ * register (arch/arm64/kernel/syscall.c). So a difference means that the call is over. If a
+ * result equals the first argument, the call seems to be in progress until the next interrupt
+ * resets syscallno.
  */
 #define REGS_CALL_IS_OVER(regs) (BPF_CORE_READ(regs, regs[0]) != BPF_CORE_READ(regs, orig_x0))
 /* Before a thread stops, do_signal() has forgotten its call and stepped back to it

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Differences between kernels, one helper each. What the kernel has is asked of its BTF, never of
- * its version number.
+ * One helper for each difference between kernels. Features are looked up in the kernel's BTF,
+ * never derived from its version number.
  */
 #ifndef KCOVER_COMPAT_BPF_H
 #define KCOVER_COMPAT_BPF_H
@@ -36,7 +36,9 @@
 /* Stacks that are not mapped page by page: 16 KiB on both architectures, without KASAN. */
 #define KERNEL_STACK_BYTES 16384
 
-/* 2f064a59a11f ("sched: Change task_struct::state", 5.14) renamed the field and halved it. */
+/*
+ * 2f064a59a11f ("sched: Change task_struct::state", 5.14) renamed the field and halved its size.
+ */
 struct task_struct___before_5_14 {
 	long state;
 } __attribute__((preserve_access_index));
@@ -51,9 +53,10 @@ static __always_inline __u32 raw_state(struct task_struct *task)
 }
 
 /*
- * Frozen has three faces: a state of its own since f5d39b020809 ("freezer,sched: Rewrite core
- * freezer logic", 6.1), before that a flag on a sleeper (the bit is a hole since), and for the
- * freezer of cgroup v2 a job control trap.
+ * A frozen thread looks different in three kinds of kernel. Since f5d39b020809 ("freezer,sched:
+ * Rewrite core freezer logic", 6.1) it has a state of its own kind. Before that, it has a flag on
+ * a sleeping state (the bit is unused since). And the freezer of cgroup v2 uses a job control
+ * trap.
  */
 static __always_inline __u32 thread_state(struct task_struct *task, __u32 state)
 {
@@ -78,8 +81,8 @@ static __always_inline __u32 thread_state(struct task_struct *task, __u32 state)
 }
 
 /*
- * The size of a mapped stack, which pages of 64 KiB and KASAN enlarge: as vmalloc() knows it, less
- * the guard page behind it.
+ * The size of a mapped stack, which is larger with pages of 64 KiB or KASAN: the size that
+ * vmalloc() stores, minus the guard page behind it.
  */
 static __always_inline __u64 kernel_stack_bytes(struct task_struct *task)
 {
@@ -102,7 +105,9 @@ static __always_inline struct pt_regs *user_registers(struct task_struct *task)
 	return (void *)task->stack + kernel_stack_bytes(task) - bpf_core_type_size(struct pt_regs);
 }
 
-/* Only the fair class notes what a thread had used when it got its CPU (set_next_entity()). */
+/*
+ * Only the fair class records how much a thread had used when it got its CPU (set_next_entity()).
+ */
 static __always_inline bool is_scheduled_fairly(struct task_struct *self)
 {
 	__u32 policy = BPF_CORE_READ(self, policy);
@@ -114,9 +119,9 @@ static __always_inline bool is_scheduled_fairly(struct task_struct *self)
 }
 
 /*
- * The scheduler's clock, which no helper reads: when the calling thread got its CPU, plus what it
- * used since. The tick adds that up, so the result is late by at most one tick. 0 where this
- * thread's scheduling class does not show it.
+ * The scheduler's clock, which no helper returns: when the calling thread got its CPU, plus what
+ * it has used since. The tick updates that sum, so the result is late by at most one tick. 0 if
+ * this thread's scheduling class does not record it.
  */
 static __always_inline __u64 scheduler_clock(void)
 {
@@ -133,7 +138,7 @@ static __always_inline __u64 scheduler_clock(void)
 #define DEEPEST_GROUP 8
 
 /*
- * For how long the control groups of a task were throttled by their CPU quotas, summed over the
+ * How long the control groups of a task were throttled by their CPU quotas, summed over the
  * processors that they wanted. 0 in a kernel without quotas.
  */
 static __always_inline __u64 throttled_ns(struct task_struct *task)

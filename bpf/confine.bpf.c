@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Which devices a helper may open that reads what tenants wrote: none whose opening does anything.
- * A file in a container may be a device node of any driver, a watchdog among them, and our
- * container may open them all.
+ * Limits the devices that a helper may open that reads files of tenants, to those whose opening
+ * has no effect. A file in a container may be a device node of any driver, for example a
+ * watchdog, and our container has permission to open them all.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -12,7 +12,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define CHARACTER_DEVICE 2 /* BPF_DEVCG_DEV_CHAR */
 #define MEMORY_MAJOR     1 /* include/uapi/linux/major.h: MEM_MAJOR */
 
-/* Asked by devcgroup_check_permission, at each open(2) and mknod(2) of a device. */
+/* Called by devcgroup_check_permission at each open(2) and mknod(2) of a device. */
 SEC("cgroup/dev")
 int may_open(struct bpf_cgroup_dev_ctx *ctx)
 {

@@ -50,7 +50,7 @@ struct ib_device {
 	char name[64];
 };
 
-/* Those of a device or a port, not of one queue. */
+/* The event concerns a device or a port, not a single queue. */
 enum ib_event_type {
 	IB_EVENT_DEVICE_FATAL = 8,
 	IB_EVENT_PORT_ACTIVE = 9,
@@ -112,7 +112,7 @@ struct prb_reserved_entry {
 	unsigned long id;
 };
 
-/* include/linux/cper.h: what firmware says of an arm64 processor (UEFI, N.2.4.4) */
+/* include/linux/cper.h: what firmware reports about an arm64 processor (UEFI, N.2.4.4) */
 struct cper_sec_proc_arm {
 	__u32 validation_bits;
 	__u64 mpidr;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* Never loaded: as layout.bpf.c, for the types of devices.h. */
+/* Never loaded; as layout.bpf.c, for the types of devices.h. */
 #include "devices.h"
 
 struct xid_event xid_event;

@@ -36,7 +36,7 @@ enum device_event_type {
 	EVENT_BLOCK = 40,
 };
 
-/* The values of facts' Rung that the kernel half can have. */
+/* The values of Rung (in `facts`) that BPF programs can report. */
 enum xid_rung {
 	RUNG_KPROBE = 1,
 	RUNG_TRACEPOINT = 2,
@@ -55,7 +55,7 @@ enum nic_source {
 	NIC_HEALTH = 2,
 };
 
-/* The header's pid is the thread group in whose context the driver ran: not the guilty one. */
+/* The header's pid is the process in whose context the driver ran, not the one at fault. */
 struct xid_event {
 	struct event_header header;
 	__u32 number;
@@ -110,7 +110,7 @@ struct module_event {
 	__u8 name[MODULE_BYTES];
 };
 
-/* A network device's driver, or the RDMA core, reports a fault. */
+/* A fault reported by a network device's driver or by the RDMA core. */
 struct nic_event {
 	struct event_header header;
 	__u32 source; /* enum nic_source */
@@ -141,14 +141,14 @@ struct aer_key {
 	__u32 pad;
 };
 
-/* Counters only grow, so that no reader can lose what is added while it reads. */
+/* Counters only grow, so that a reader cannot lose increments made while it reads. */
 struct aer_value {
 	__u64 total;
 	__u64 reported_ns;
 	__u32 bit_count[AER_STATUS_BITS];
 };
 
-/* What a process's NCCL library is asked to do; indexes of `launched_count`. */
+/* Operations of a process's NCCL library; indexes of `launched_count`. */
 enum nccl_operation {
 	NCCL_ALL_REDUCE = 0,
 	NCCL_ALL_GATHER = 1,
@@ -162,7 +162,7 @@ enum nccl_operation {
 	NCCL_RECEIVE = 9,
 };
 
-/* A process whose operations are counted; that there is an entry is what makes it counted. */
+/* A process whose operations are counted; the existence of the entry makes it counted. */
 struct nccl_process_value {
 	__u64 launched_count; /* of all kinds, on all communicators */
 	__u64 lost_count;     /* communicators and peers without room */
@@ -177,8 +177,8 @@ struct nccl_comm_key {
 };
 
 /*
- * Where a process asked for a communicator to be stored. Its address is not there yet when the
- * function is entered.
+ * Where a process wants the handle of a new communicator stored. The handle is not there yet when
+ * the function is entered.
  */
 struct nccl_birth {
 	__u64 address;  /* of the program's variable; 0: no entry */
@@ -196,7 +196,7 @@ struct nccl_comm_value {
 	__u64 launched_count[NCCL_OPERATION_COUNT];
 };
 
-/* Communicators that a process asked for and has not used yet. */
+/* Communicators that a process has requested and not used yet. */
 struct nccl_births_value {
 	__u32 next;
 	__u32 pad;

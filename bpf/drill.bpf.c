@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * A drill cuts the containers of one pod off: every packet of their sockets is dropped but those
- * that stay within the pod. Only the drill has the links of these programs, so the kernel lets
- * everything through again when that process is gone, however it ended.
+ * A drill that disconnects the containers of one pod: drops every packet of their sockets except
+ * those that stay within the pod. Only the drill process has the links of these programs, so the
+ * kernel detaches them when that process exits for any reason.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -11,7 +11,9 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 #define LOOPBACK 1 /* include/net/flow.h: LOOPBACK_IFINDEX, in every network namespace */
 
-/* Asked by __cgroup_bpf_run_filter_skb (kernel/bpf/cgroup.c) for each packet that a socket sends,
+/*
+ * Called by __cgroup_bpf_run_filter_skb (kernel/bpf/cgroup.c) for each packet that a socket
+ * sends,
  */
 SEC("cgroup_skb/egress")
 int drop_sent(struct __sk_buff *packet)
@@ -19,7 +21,7 @@ int drop_sent(struct __sk_buff *packet)
 	return packet->ifindex == LOOPBACK;
 }
 
-/* and for each that it would receive. */
+/* and for each packet that it would receive. */
 SEC("cgroup_skb/ingress")
 int drop_received(struct __sk_buff *packet)
 {

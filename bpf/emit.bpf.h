@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Records on their way to user space: one header for all, and a count of what did not fit. */
+/* Sends records to user space: the common header, and counts of records that did not fit. */
 #ifndef KCOVER_EMIT_BPF_H
 #define KCOVER_EMIT_BPF_H
 
@@ -15,8 +15,9 @@ static __always_inline void fill_header(struct event_header *header, __u16 type,
 }
 
 /*
- * A record in the ring buffer with its header filled, or NULL, which is counted. The caller writes
- * every other byte (reserved memory holds what was there before), and sends or leaves it.
+ * Reserves a record in the ring buffer and fills its header; NULL, which is counted, if there is
+ * no room. The caller writes every other byte (reserved memory has old content), and submits or
+ * discards the record.
  */
 static __always_inline void *reserve_event(__u16 type, __u16 size, __u32 pid)
 {
@@ -31,9 +32,9 @@ static __always_inline void *reserve_event(__u16 type, __u16 size, __u32 pid)
 }
 
 /*
- * Shares of the ring that a record may find used already. What any process can cause by the
- * thousand (lines of drivers, connections) leaves half of it to announced faults; forks and
- * signals leave a quarter to exits.
+ * Fill levels of the ring up to which a kind of record is accepted. Records that any process can
+ * cause by the thousand (lines of drivers, connections) leave half of the ring to announced
+ * faults; forks and signals leave a quarter to exits.
  */
 static __always_inline bool is_used_beyond(__u64 quarters)
 {
@@ -41,7 +42,9 @@ static __always_inline bool is_used_beyond(__u64 quarters)
 	       bpf_ringbuf_query(&events, BPF_RB_RING_SIZE) * quarters;
 }
 
-/* A record that is dropped first in a flood: it informs, and no process is unobserved without it.
+/*
+ * A record that is dropped first when there are too many: it only informs, and no process is
+ * unobserved without it.
  */
 static __always_inline void *reserve_message(__u16 type, __u16 size, __u32 pid)
 {
@@ -53,8 +56,8 @@ static __always_inline void *reserve_message(__u16 type, __u16 size, __u32 pid)
 }
 
 /*
- * A record that processes may cause in a loop, and whose loss a later pass makes up for (a child, a
- * new program), or an exit (a signal).
+ * A record that processes may cause in a loop, and whose loss is corrected by a later pass (a
+ * child, a new program) or by the exit record (a signal).
  */
 static __always_inline void *reserve_frequent(__u16 type, __u16 size, __u32 pid)
 {
@@ -65,19 +68,25 @@ static __always_inline void *reserve_frequent(__u16 type, __u16 size, __u32 pid)
 	return reserve_event(type, size, pid);
 }
 
-/* Wakes the reader, whatever lies before this record that did not. */
+/* Wakes the reader, which then also gets earlier records that did not wake it. */
 static __always_inline void send_event(void *event)
 {
 	bpf_ringbuf_submit(event, BPF_RB_FORCE_WAKEUP);
 }
 
-/* A record that changes nothing before the next pass, which takes it; unless many of them come. */
+/*
+ * A record that matters only at the next pass, which reads it. It wakes the reader only if many
+ * accumulate.
+ */
 static __always_inline void leave_event(void *event)
 {
 	bpf_ringbuf_submit(event, is_used_beyond(1) ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
 }
 
-/* The whole field, so that no byte stays unwritten; what follows the first zero has no meaning. */
+/*
+ * Copies the whole field, so that no byte stays unwritten; bytes after the first zero have no
+ * meaning.
+ */
 static __always_inline void copy_comm(__u8 *comm, struct task_struct *task)
 {
 	bpf_probe_read_kernel(comm, COMM_BYTES, task->comm);

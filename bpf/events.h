@@ -93,7 +93,7 @@ struct totals_event {
 	__u32 forsaken_count; /* threads that sleep at a futex of their own process for ever */
 };
 
-/* IPv4 addresses are written as IPv6-mapped ones, in network order; ports in host order. */
+/* IPv4 addresses are stored as IPv6-mapped ones in network order; ports are in host order. */
 struct tcp_endpoints {
 	__u8 local[ADDRESS_BYTES];
 	__u8 remote[ADDRESS_BYTES];
@@ -177,7 +177,7 @@ struct tcp_state_event {
 	struct event_header header;
 };
 
-/* One watched process; that there is an entry is what makes it watched. */
+/* One watched process; the existence of the entry makes it watched. */
 struct process_value {
 	struct totals_event totals;
 	__u64 watched_ns;      /* threads that started before count from their first sample */
@@ -196,7 +196,10 @@ struct process_value {
 	__u32 end_pad;
 };
 
-/* How closely user space wants a process sampled; one without this value is sampled as in calm. */
+/*
+ * How closely user space wants a process sampled; a process without an entry is sampled as in
+ * calm times.
+ */
 struct detail_value {
 	__u32 detail; /* enum detail of maps.bpf.h */
 	__u32 every;  /* all its threads are visited in one of so many passes */
@@ -204,7 +207,7 @@ struct detail_value {
 	__u32 pad;
 };
 
-/* The pass under way (or the last one), by the first thread that it visits. */
+/* The current pass (or the last one), described when its first thread is visited. */
 struct pass_value {
 	__u64 id;
 	__u64 used_bytes;    /* of the buffer `samples` */
@@ -223,13 +226,13 @@ struct pass_value {
 	__u64 stranger_sum;
 	__u64 is_continued; /* the call before was incomplete */
 	__u64 leaders_only; /* no process is due: other threads are passed over */
-	/* Written by user space, between two passes: */
+	/* Written by user space between two passes: */
 	__u64 tick_ns;     /* length of a jiffy */
 	__u64 is_whole;    /* every process is due in the next pass */
 	__u64 least_every; /* the least `every` of all processes; 0: unknown */
 };
 
-/* Records and samples that found no room, since the start. */
+/* Records and samples that did not fit, since the start. */
 struct lost_value {
 	__u64 ring_count;
 	__u64 process_count;

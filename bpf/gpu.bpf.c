@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * What the GPU driver reports and who holds a GPU, from functions of its interface layer
+ * Reports of the GPU driver, and users of a GPU, from functions of its interface layer
  * (kernel-open/nvidia, the same in the open and the proprietary flavour since 470). A kprobe does
- * not keep the driver from being unloaded; the tracepoint does, and is attached only when asked
- * for.
+ * not prevent unloading of the driver; the tracepoint does, and is attached only on request.
  */
 #include "device_kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -64,8 +63,9 @@ static __always_inline const char *first_value(const void *list)
 }
 
 /*
- * nv_report_error() in nv-report-err.c, after the line was printed, by the same thread. What the
- * GPU's own firmware words comes as "%s" and one text; other formats stay unfilled and say enough.
+ * nv_report_error() in nv-report-err.c, called after the line was printed, by the same thread.
+ * Messages worded by the GPU's firmware arrive as "%s" and one text; other formats are passed on
+ * unformatted, and say enough.
  */
 SEC("kprobe/nv_report_error")
 int on_xid(struct pt_regs___kprobe *regs)
@@ -117,7 +117,7 @@ static __always_inline void emit_open(struct inode *inode, struct file *file, __
 	send_event(event);
 }
 
-/* nvidia_open() in nv.c, in the caller's context even where the device is started later */
+/* nvidia_open() in nv.c, in the caller's context even if the device is started later */
 SEC("kprobe/nvidia_open")
 int on_open(struct pt_regs___kprobe *regs)
 {
@@ -133,7 +133,7 @@ int on_close(struct pt_regs___kprobe *regs)
 	return 0;
 }
 
-/* The head of UVM_REGISTER_GPU_PARAMS in uvm_ioctl.h, the same from 515 to 595 */
+/* The beginning of UVM_REGISTER_GPU_PARAMS in uvm_ioctl.h, equal from 515 to 595 */
 struct register_params {
 	__u8 uuid[UUID_BYTES];
 };
@@ -152,7 +152,7 @@ static __always_inline void emit_uvm(const struct register_params *params, __u32
 	send_event(event);
 }
 
-/* uvm.c, in the process, once for each GPU that it has a CUDA context on */
+/* uvm.c, in the process, once for each GPU on which it creates a CUDA context */
 SEC("kprobe/uvm_api_register_gpu")
 int on_register(struct pt_regs___kprobe *regs)
 {

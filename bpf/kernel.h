@@ -2,7 +2,7 @@
 /*
  * The kernel's own structures, reduced to the fields that are used. The loader relocates each
  * access to where the running kernel keeps the field (CO-RE), so neither order nor size matters,
- * and no generated header of 2.8 MB is needed. Differences between kernels are in compat.bpf.h.
+ * and no generated header of 2.8 MB is needed. For differences between kernels see compat.bpf.h.
  */
 #ifndef KCOVER_KERNEL_H
 #define KCOVER_KERNEL_H

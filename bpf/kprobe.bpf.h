@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The first arguments of a probed function, as each architecture's calling convention has
- * them. */
+/* The first arguments of a probed function, by the calling convention of each architecture. */
 #ifndef KCOVER_KPROBE_BPF_H
 #define KCOVER_KPROBE_BPF_H
 
@@ -34,9 +33,11 @@ struct pt_regs___kprobe {
 #define KPROBE_ARG3(regs) ((void *)(regs)->cx)
 #define KPROBE_ARG4(regs) ((void *)(regs)->r8)
 #define KPROBE_ARG5(regs) ((void *)(regs)->r9)
-/* of a user function, on whose stack the return address lies first */
+/* For a user function: the return address is the first word on its stack. */
 #define KPROBE_ARG6(regs) user_word((void *)((regs)->sp + 8))
-/* A struct of more than 16 bytes as third argument lies on the stack, and takes no register. */
+/*
+ * A third argument that is a struct of more than 16 bytes is on the stack, and uses no register.
+ */
 #define KPROBE_STRUCT2(regs)           ((void *)((regs)->sp + 8))
 #define KPROBE_ARG_AFTER_STRUCT2(regs) KPROBE_ARG2(regs)
 

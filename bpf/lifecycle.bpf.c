@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Announced faults and the family tree: exit, fork, exec, the out-of-memory killer, signals. All
- * are rare. A child of a watched process is watched here, before it runs its first instruction.
+ * Announced faults and the process tree: exit, fork, exec, the out-of-memory killer, signals. All
+ * are rare. A child of a watched process is added here before it runs its first instruction.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -20,7 +20,10 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
  */
 #define SEND_SIG_NOINFO 0UL
 #define SEND_SIG_PRIV   1UL
-/* include/uapi/asm-generic/siginfo.h: what the kernel's timers send looks like user space's */
+/*
+ * include/uapi/asm-generic/siginfo.h: signals of the kernel's timers look like those of user
+ * space
+ */
 #define SI_TIMER (-2)
 /* include/trace/events/signal.h */
 #define TRACE_SIGNAL_DELIVERED 0
@@ -45,13 +48,13 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define SIGXFSZ 25
 #define SIGSYS  31
 #define BIT(n)  (1U << (n))
-/* Those that stop, continue or, by default, end a process and that are not used as messages. */
+/* Signals that stop, continue or, by default, end a process, and are not used as messages. */
 #define REPORTED_SIGNALS                                                                           \
 	(BIT(SIGHUP) | BIT(SIGINT) | BIT(SIGQUIT) | BIT(SIGILL) | BIT(SIGTRAP) | BIT(SIGABRT) |    \
 	 BIT(SIGBUS) | BIT(SIGFPE) | BIT(SIGKILL) | BIT(SIGSEGV) | BIT(SIGTERM) | BIT(SIGCONT) |   \
 	 BIT(SIGSTOP) | BIT(SIGTSTP) | BIT(SIGTTIN) | BIT(SIGTTOU) | BIT(SIGXCPU) | BIT(SIGXFSZ) | \
 	 BIT(SIGSYS))
-/* What the processor raises in the thread that caused it. */
+/* Signals that the processor raises in the thread that caused them. */
 #define FAULT_SIGNALS (BIT(SIGILL) | BIT(SIGTRAP) | BIT(SIGBUS) | BIT(SIGFPE) | BIT(SIGSEGV))
 /* include/linux/signal.h, SIG_KERNEL_COREDUMP_MASK: those whose default action writes a core */
 #define CORE_SIGNALS                                                                            \
@@ -61,7 +64,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define SIG_DFL ((void *)0)
 #define SIG_IGN ((void *)1)
 
-/* Exits that found no room in the ring buffer, for the reader to take at its next pass. */
+/* Exits that did not fit into the ring buffer, for the reader to take at its next pass. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -100,8 +103,8 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 }
 
 /*
- * include/trace/events/sched.h, called by exec_binprm() in fs/exec.c once the exec succeeded. A
- * thread that is not the first one takes over the number of the process, and its own is free again.
+ * include/trace/events/sched.h, called by exec_binprm() in fs/exec.c once the exec succeeded. If
+ * another thread than the first calls exec, it takes over the pid, and its own tid is freed.
  */
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(on_exec, struct task_struct *task, int old_tid)
@@ -122,8 +125,8 @@ int BPF_PROG(on_exec, struct task_struct *task, int old_tid)
 }
 
 /*
- * The last account of a thread. The entry of a leader stays: it may be visited as a zombie for as
- * long as other threads live.
+ * The final accounting of a thread. The entry of a leader stays, because it may be visited as a
+ * zombie while other threads live.
  */
 static __always_inline void end_thread(struct process_value *process, struct task_struct *task)
 {
@@ -139,7 +142,7 @@ static __always_inline void end_thread(struct process_value *process, struct tas
 		bpf_map_delete_elem(&threads, &tid);
 }
 
-/* As wait_task_zombie() in kernel/exit.c. */
+/* Like wait_task_zombie() in kernel/exit.c. */
 static __always_inline __u32 wait_status(struct task_struct *leader)
 {
 	if (leader->signal->flags & SIGNAL_GROUP_EXIT)
@@ -164,8 +167,9 @@ static __always_inline void keep_exit(__u32 pid, struct task_struct *leader)
 }
 
 /*
- * include/trace/events/sched.h, called by do_exit() in kernel/exit.c after `live` was counted down.
- * Two last threads may both read zero: the one that deletes the entry reports.
+ * include/trace/events/sched.h, called by do_exit() in kernel/exit.c after `live` was
+ * decremented. The last two threads may both read zero: the one that deletes the entry reports
+ * the exit.
  */
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(on_exit, struct task_struct *task)
@@ -211,7 +215,8 @@ static __always_inline void emit_oom(__u32 pid, struct task_struct *task)
 
 /*
  * include/trace/events/oom.h, called by mark_oom_victim() in mm/oom_kill.c. The victim may be any
- * thread; older kernels pass its tid only, which is the pid for the usual single victim.
+ * thread. Older kernels pass only its tid, which equals the pid for the usual single-threaded
+ * victim.
  */
 SEC("tp_btf/mark_victim")
 int on_oom(__u64 *ctx)
@@ -227,7 +232,7 @@ int on_oom(__u64 *ctx)
 	return 0;
 }
 
-/* Kernel-made signals have a positive code, those of a process none or a negative one. */
+/* Signals of the kernel have a positive code, those of a process zero or a negative one. */
 static __always_inline bool is_from_kernel(struct kernel_siginfo *info)
 {
 	unsigned long special = (unsigned long)info;
@@ -240,8 +245,9 @@ static __always_inline bool is_from_kernel(struct kernel_siginfo *info)
 }
 
 /*
- * A fault that the process raised and handles itself: language runtimes and sanitizers cause
- * thousands as part of their work. If the handler gives up, the signal is sent again without one.
+ * A fault that the process raises and handles itself: language runtimes and sanitizers cause
+ * thousands in normal operation. If the handler gives up, the signal is raised again without a
+ * handler.
  */
 static __always_inline bool is_handled_fault(int signal, struct task_struct *task)
 {
@@ -252,13 +258,13 @@ static __always_inline bool is_handled_fault(int signal, struct task_struct *tas
 	return FAULT_SIGNALS & BIT(signal) && BPF_CORE_READ(action, sa.sa_handler) > SIG_IGN;
 }
 
-/* The pid namespace that the children of a task begin in, mostly its own; NULL once it exits. */
+/* The pid namespace of the task's future children, usually its own; NULL once it exits. */
 static __always_inline void *pid_namespace(struct task_struct *task)
 {
 	return BPF_CORE_READ(task, nsproxy, pid_ns_for_children);
 }
 
-/* Whether the current task is in another container than the one it sends a signal to. */
+/* Whether the current task is in another container than the target of its signal. */
 static __always_inline bool is_outside(struct task_struct *target)
 {
 	void *theirs = pid_namespace(target);
@@ -269,7 +275,7 @@ static __always_inline bool is_outside(struct task_struct *target)
 
 /*
  * include/trace/events/signal.h, called by __send_signal_locked() in kernel/signal.c. A SIGCONT
- * without a handler counts as ignored there although it continues the process.
+ * without a handler is reported as ignored there, although it continues the process.
  */
 SEC("tp_btf/signal_generate")
 int BPF_PROG(on_signal, int signal, struct kernel_siginfo *info, struct task_struct *task,
@@ -301,9 +307,10 @@ int BPF_PROG(on_signal, int signal, struct kernel_siginfo *info, struct task_str
 }
 
 /*
- * The signal that ends the process of a thread to which one is being delivered, or 0. Once the
- * whole group exits, each of its threads gets a SIGKILL, and the code of the group says why; a core
- * is dumped before that. The first process of a pid namespace survives what others send to it.
+ * The signal that ends the process of a thread to which one is being delivered, or 0. When the
+ * whole group exits, each of its threads gets a SIGKILL, and the exit code of the group contains
+ * the reason; a core dump precedes that. The first process of a pid namespace survives signals of
+ * the others.
  */
 static __always_inline __u32 ending_signal(int signal, struct k_sigaction *action,
 					   struct task_struct *task)
@@ -318,8 +325,8 @@ static __always_inline __u32 ending_signal(int signal, struct k_sigaction *actio
 }
 
 /*
- * include/trace/events/signal.h, called by get_signal() in kernel/signal.c before the signal takes
- * effect: long before the exit, where a core is written or much memory freed.
+ * include/trace/events/signal.h, called by get_signal() in kernel/signal.c before the signal
+ * takes effect. That is long before the exit if a core is written or much memory is freed.
  */
 SEC("tp_btf/signal_deliver")
 int BPF_PROG(on_delivery, int signal, struct kernel_siginfo *info, struct k_sigaction *action)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Which lines of the kernel's log are reported, and how many of them. */
+/* Selects the lines of the kernel's log that are reported, and limits their rate. */
 #ifndef KCOVER_LINES_BPF_H
 #define KCOVER_LINES_BPF_H
 
@@ -8,7 +8,7 @@
 #include "devices.h"
 #include "emit.bpf.h"
 
-/* Room for each beginning that is searched for, and for the stamp that may precede it. */
+/* Longest prefix that is searched for, plus the time stamp that may precede it. */
 #define PREFIX_BYTES 32
 
 static __always_inline bool begins(const char *text, const char *prefix, int length)
@@ -21,7 +21,9 @@ static __always_inline bool begins(const char *text, const char *prefix, int len
 
 #define BEGINS(text, literal) begins(text, literal, sizeof(literal) - 1)
 
-/* What printed a line that matters. Faults have a budget separate from the driver's other lines. */
+/*
+ * The source of a line of interest. Faults have a separate budget from the driver's other lines.
+ */
 enum line_source {
 	LINE_OTHER,
 	LINE_PORT,
@@ -34,7 +36,10 @@ enum line_source {
 	LINE_SOURCES,
 };
 
-/* Lines a second of one source: a fault takes a few, a driver that prints in a loop thousands. */
+/*
+ * Most lines per second from one source: a fault takes a few, a driver that prints in a loop
+ * thousands.
+ */
 #define LINES_PER_S 50
 #define SECOND_NS   1000000000ULL
 
@@ -50,7 +55,9 @@ struct {
 	__type(value, struct line_budget);
 } line_budgets SEC(".maps");
 
-/* Two CPUs at once may both begin a second: that costs a few lines more, never one less. */
+/*
+ * Two CPUs may begin a second at the same time: that passes a few lines too many, never too few.
+ */
 static __always_inline bool is_in_budget(__u32 source)
 {
 	struct line_budget *budget = bpf_map_lookup_elem(&line_budgets, &source);
@@ -71,7 +78,7 @@ static __always_inline bool is_in_budget(__u32 source)
 
 static __always_inline __u32 source_of(const char *text)
 {
-	/* "0000:5d:00.0: pciehp"; other lines of ports are thousands of corrected errors */
+	/* "0000:5d:00.0: pciehp"; the other lines of ports are thousands of corrected errors */
 	if (BEGINS(text, "pcieport "))
 		return BEGINS(text + 21, ": pciehp") || BEGINS(text + 22, ": pciehp") ? LINE_PORT
 										      : LINE_OTHER;
@@ -89,8 +96,8 @@ static __always_inline __u32 source_of(const char *text)
 }
 
 /*
- * Bytes of the console's "[12345.678901][ T123] " that older kernels put before the first line of a
- * record; 0 if there is none.
+ * Length of the console's "[12345.678901][ T123] ", which older kernels put before the first line
+ * of a record; 0 if there is none.
  */
 static __always_inline int stamp_bytes(const char *head)
 {
@@ -120,7 +127,10 @@ static __always_inline int emit_line(const char *text, __u64 length)
 		return 0;
 	skip = stamp_bytes(head);
 	if (skip) {
-		/* A copy of which the verifier knows nothing: it need not check each value. */
+		/*
+		 * A copy whose value the verifier does not track, so that it need not check each
+		 * possible value.
+		 */
 		bpf_probe_read_kernel(&skip, sizeof(skip), &skip);
 		if (bpf_probe_read_kernel_str(head, sizeof(head), text + skip) < 0)
 			return 0;
@@ -132,7 +142,7 @@ static __always_inline int emit_line(const char *text, __u64 length)
 	if (!event)
 		return 0;
 	__builtin_memset(event->text, 0, sizeof(event->text));
-	/* nothing marks the end of the text */
+	/* the text has no terminating zero */
 	length -= skip;
 	if (length > sizeof(event->text) - 1)
 		length = sizeof(event->text) - 1;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Lines that device drivers print, as they are printed, and modules that come and go. Kernels
- * before 6.0 call the tracepoint only for what reaches the console: a self-test at start shows it.
- * There the functions that store a record are probed in its place.
+ * Lines of device drivers at the moment they are printed, and loading and unloading of modules.
+ * Kernels before 6.0 call the tracepoint only for lines that reach the console; a self-test at
+ * start shows whether they do. On those kernels, the functions that store a record are probed
+ * instead.
  */
 #include "device_kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -23,9 +24,9 @@ int BPF_PROG(on_console, const char *text, __u64 length)
 }
 
 /*
- * The text of a record that is about to be readable, as get_data() in
- * kernel/printk/printk_ringbuffer.c finds it: behind the number of its descriptor, and at the
- * beginning of the ring where it would cross its end.
+ * The text of a record that is about to become readable, as get_data() in
+ * kernel/printk/printk_ringbuffer.c finds it: after the number of its descriptor, or at the
+ * beginning of the ring if it would cross the end.
  */
 static __always_inline int emit_record(struct prb_reserved_entry *entry)
 {
@@ -50,14 +51,16 @@ static __always_inline int emit_record(struct prb_reserved_entry *entry)
 	return emit_line(BPF_CORE_READ(ring, text_data_ring.data) + offset + sizeof(long), length);
 }
 
-/* Called by vprintk_store() for a record that is whole. */
+/* Called by vprintk_store() for a complete record. */
 SEC("kprobe/prb_final_commit")
 int on_stored(struct pt_regs___kprobe *regs)
 {
 	return emit_record(KPROBE_ARG0(regs));
 }
 
-/* The same for one that may be continued, as what is printed with KERN_CONT or without a newline.
+/*
+ * Called for a record that may be continued, which is printed with KERN_CONT or without a
+ * newline.
  */
 SEC("kprobe/prb_commit")
 int on_continued(struct pt_regs___kprobe *regs)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The maps that all families share. Each object declares them; the loader creates them once, with
- * the base object, and hands the same ones to every later object.
+ * Maps that all families share. Each object declares them. The loader creates them once, with the
+ * base object, and passes the same maps to every later object.
  */
 #ifndef KCOVER_MAPS_BPF_H
 #define KCOVER_MAPS_BPF_H
@@ -17,7 +17,7 @@ enum detail {
 	DETAIL_ALL = 2, /* likewise, and those that sleep */
 };
 
-/* What was seen of a thread at its last sample that differed from the one before. */
+/* What was observed of a thread at its last sample that differed from the previous one. */
 struct thread_sample {
 	__u64 pass_id; /* first, because user space finds stale entries by it */
 	__u64 sampled_ns;
@@ -41,8 +41,9 @@ struct thread_sample {
 };
 
 /*
- * Records of one pass, one after the other; `pass_value.used_bytes` says how far. When it is full
- * the walk returns to user space, as it does when it has worked for long enough (pass.bpf.h).
+ * Records of one pass, back to back; `pass_value.used_bytes` is their length. When the buffer is
+ * full the walk returns to user space, as it does when it has worked for long enough
+ * (pass.bpf.h).
  */
 struct sample_buffer {
 	__u8 bytes[96 * 1024];
@@ -65,9 +66,10 @@ struct socket_sample {
 };
 
 /*
- * Shares of the tables, so that who forks or connects without end leaves room for the ranks of
- * others: an eighth for each pod, which user space names (where cgroup v2 is not the hierarchy, all
- * have the root's group). A job without pods has the share of its control group.
+ * Shares of the tables. A process that forks or connects endlessly must leave room for the ranks
+ * of others, so a pod gets at most an eighth. User space sets the pod (without cgroup v2 as the
+ * hierarchy, all processes are in the root group). Without pods, the share belongs to the control
+ * group.
  */
 #define MAX_PROCESSES    16384
 #define MAX_THREADS      131072
@@ -80,8 +82,9 @@ struct socket_sample {
 #define CGROUP_SOCKETS   65536
 
 /*
- * What the processes of one pod, or of one control group, use. Processes and threads are counted
- * anew at each pass, sockets whenever user space sweeps their table, so that no error stays.
+ * Usage of the processes of one pod, or of one control group. Processes and threads are counted
+ * from zero in each pass, sockets whenever user space sweeps their table, so that errors do not
+ * accumulate.
  */
 struct owner_value {
 	__u64 pass_id;
@@ -119,7 +122,7 @@ struct {
 	__type(value, struct process_value);
 } processes SEC(".maps");
 
-/* Processes that are not sampled as in calm. Written by user space only. */
+/* Processes that are not sampled as in calm times. Only user space writes to it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_PROCESSES);
@@ -144,7 +147,10 @@ struct {
 	__type(value, struct socket_sample);
 } sockets SEC(".maps");
 
-/* The next three are mapped into the reader's memory: it needs no system call to read them. */
+/*
+ * The next three are mapped into the reader's memory, so that it can read them without a system
+ * call.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

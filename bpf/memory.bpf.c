@@ -90,8 +90,10 @@ int on_arm_processor(__u64 *ctx)
 	return 0;
 }
 
-/* include/ras/ras_event.h, called by log_non_standard_event() in drivers/ras/ras.c: sections of
- * firmware's reports whose form is a vendor's own, as those of NVIDIA's processors are */
+/*
+ * include/ras/ras_event.h, called by log_non_standard_event() in drivers/ras/ras.c: sections of
+ * firmware reports in a vendor's own format, such as those of NVIDIA's processors
+ */
 SEC("tp_btf/non_standard_event")
 int on_vendor_section(__u64 *ctx)
 {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * How many of each operation every process asked its NCCL for, by communicator, at the entry of
- * the library's functions (nccl.h; RCCL has the same ones). User space attaches each program to the
- * function in its section's name, in the files that ranks have mapped.
+ * Counts the operations that every process requests from its NCCL, by communicator, at the entry
+ * of the library's functions (nccl.h; RCCL has the same ones). User space attaches each program
+ * to the function in its section's name, in the files that ranks have mapped.
  *
- * Entries only. A return probe would replace the return address of a job's own thread; since Linux
- * 6.11 it returns by a system call, which a container's seccomp filter may refuse, and the thread
- * dies of it. So a communicator is recognized when it is used for the first time, in the variable
- * that the program gave for it.
+ * Only entries are probed. A return probe would replace the return address of a job's own thread.
+ * Since Linux 6.11 it returns by a system call, which a container's seccomp filter may refuse,
+ * and that would kill the thread. So a new communicator is recognised when it is used for the
+ * first time, from the variable that the program provided for it.
  */
 #include "device_kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -17,14 +17,14 @@
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /*
- * Each process that user space enters has its own share, and the tables hold all shares: no
- * process can take another one's room.
+ * Each process that user space enters has its own share, and the tables hold all shares, so that
+ * no process can take the room of another.
  */
 #define PROCESSES     24
 #define PROCESS_COMMS 64
 #define PROCESS_PEERS 512
 
-/* Preallocated: kernels before 6.1 warn of other maps in a probe. */
+/* Preallocated, because kernels before 6.1 warn about other maps in a probe. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, PROCESSES);
@@ -63,7 +63,9 @@ static __always_inline struct nccl_process_value *counted(__u32 pid)
 	return bpf_map_lookup_elem(&nccl_processes, &pid);
 }
 
-/* FNV-1a by words, folded: equal for equal ids on every host. Never 0, which is "unknown". */
+/*
+ * FNV-1a over words, folded: equal for equal ids on every host. Never 0, which means "unknown".
+ */
 static __always_inline __u64 mixed(__u64 hash, __u64 word)
 {
 	hash = (hash ^ word) * 0x100000001b3ULL;
@@ -104,14 +106,14 @@ static __always_inline void remember(__u32 pid, const struct nccl_birth *birth)
 
 	if (!value || !birth->address || !birth->identity)
 		return;
-	/* the variable may be used again: what it held before was never used */
+	/* the variable may be reused: the communicator it held before was never used */
 	slot = slot_of(value, birth->address);
 	if (slot >= NCCL_BIRTH_COUNT)
 		slot = value->next++ % NCCL_BIRTH_COUNT;
 	value->births[slot] = *birth;
 }
 
-/* The entry of a communicator that is used for the first time; returns 0 if there is one now. */
+/* Creates the entry of a communicator at its first use; returns 0 if there is one now. */
 __noinline int adopt(__u32 pid, __u64 comm)
 {
 	struct nccl_comm_key key = { .comm = comm, .pid = pid };
@@ -186,7 +188,7 @@ OPERATION(ncclGather, ARG5, NCCL_GATHER)
 OPERATION(ncclScatter, ARG5, NCCL_SCATTER)
 OPERATION(ncclReduce, ARG6, NCCL_REDUCE)
 
-/* Between two ranks only these two count alike, so they are counted by peer. */
+/* Only the two ranks of a message count it equally, so messages are counted by peer. */
 static __always_inline int messaged(struct pt_regs___kprobe *regs, enum nccl_operation operation)
 {
 	struct nccl_comm_value *comm = launched((__u64)KPROBE_ARG4(regs), operation);
@@ -226,7 +228,9 @@ int on_ncclRecv(struct pt_regs___kprobe *regs)
 	return messaged(regs, NCCL_RECEIVE);
 }
 
-/* (comm *, ranks, ncclUniqueId by value, rank, ...): where the id is, is said in kprobe.bpf.h. */
+/*
+ * (comm *, ranks, ncclUniqueId by value, rank, ...): for the position of the id see kprobe.bpf.h.
+ */
 static __always_inline int born(struct pt_regs___kprobe *regs)
 {
 	struct nccl_birth birth = {
@@ -305,7 +309,7 @@ static __always_inline int gone(struct pt_regs___kprobe *regs)
 
 	if (!process || !key.comm)
 		return 0;
-	/* one that was never used as well, lest its variable is taken for that of a later one */
+	/* also one that was never used, because its variable may be reused for a later one */
 	known(key.pid, key.comm);
 	if (!bpf_map_delete_elem(&nccl_comms, &key))
 		__sync_fetch_and_add(&process->comm_count, -1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* What network devices report about themselves: RDMA port and device events, devlink health. */
+/* Reports of network devices about themselves: RDMA port and device events, devlink health. */
 #include "device_kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The books of one pass: its clocks, which processes are due, the counts of each, and the buffer
- * that takes the records.
+ * State of one pass: its clocks, which processes are due, their counts, and the buffer for the
+ * records.
  *
- * A pass visits the lead threads of every process. All threads of a process are visited in one
- * of some passes, in turn, and only then its totals are true.
+ * A pass visits the lead threads of every process. All threads of a process are visited only in
+ * one of several passes, in turn, and only then are its totals exact.
  *
  * When the buffer is full or the call has worked for long enough, the pass is incomplete: the
- * reader takes the records out and runs the walk again, which skips what it already visited.
+ * reader takes the records and runs the walk again, which skips threads that it has already
+ * visited.
  */
 #ifndef KCOVER_PASS_BPF_H
 #define KCOVER_PASS_BPF_H
@@ -21,27 +22,32 @@
 /* The number of the root of a hierarchy (kernfs) */
 #define ROOT_GROUP 1
 
-/* Passes between two samples of all threads of a process of which nothing closer is wanted. */
+/* Passes between two samples of all threads of a process that is not sampled more closely. */
 #define CALM_EVERY 20
 
-/* Passes of which one visits who is not watched: nothing of a stranger is in any cache. */
+/*
+ * One in this many passes visits unwatched processes, because nothing of a stranger is in any
+ * cache.
+ */
 #define STRANGERS_EVERY 4
 
 /*
- * Work after which a call returns to user space, the only place where a kernel without preemption
- * can run something else, and what a visit costs at most, in visits to a thread that did not change
- * (0.1 us, 0.4 us where its memory is not cached): 0.3 to 0.7 ms a call.
+ * Work after which a call returns to user space, which is the only place where a kernel without
+ * preemption can schedule other tasks. The unit is a visit to an unchanged thread (0.1 us, or 0.4
+ * us if its memory is not cached): a call takes 0.3 to 0.7 ms.
  */
 #define MOST_WORK   1600
 #define LONGER_WORK 8
 
-/* What an iterator's return value other than 0 means: the reader gets EAGAIN, or what was written
- * so far, and the next read begins with the same object. */
+/*
+ * An iterator that returns this pauses: the reader gets EAGAIN, or what was written so far, and
+ * the next read begins with the same object.
+ */
 #define RETURN_TO_USER_SPACE 1
 
 /*
- * `in_turns`: nearly all passes visit lead threads only, because those of all processes are due
- * together.
+ * `in_turns`: nearly all passes visit only lead threads, because all threads of all processes are
+ * due in the same pass.
  */
 static __always_inline void begin_pass(struct pass_value *pass, bool in_turns)
 {
@@ -80,7 +86,7 @@ static __always_inline void see_cgroup(struct pass_value *pass, struct task_stru
 		bpf_map_update_elem(&cgroups, &id, &seen, BPF_NOEXIST);
 }
 
-/* The first process of an owner in a pass closes the count of the pass before. */
+/* The first process of an owner in a pass completes the count of the previous pass. */
 static __always_inline void count_in_owner(struct process_value *process, struct pass_value *pass,
 					   struct task_struct *task)
 {
@@ -100,8 +106,8 @@ static __always_inline void count_in_owner(struct process_value *process, struct
 }
 
 /*
- * A process that is not watched, in a control group of one that is: it may have joined the job. In
- * the root group, which is that of all on hosts without cgroup v2, that means nothing.
+ * An unwatched process in the control group of a watched one: it may have joined the job. The
+ * root group does not count, because on hosts without cgroup v2 it contains all processes.
  */
 static __always_inline void see_stranger(struct pass_value *pass, struct task_struct *leader)
 {
@@ -120,7 +126,9 @@ static __always_inline void see_stranger(struct pass_value *pass, struct task_st
 	pass->stranger_sum += leader->tgid;
 }
 
-/* `turn`: the number of the pass, shifted for each process so that not all are due in the same. */
+/*
+ * `turn`: number of the pass, shifted for each process so that not all are due in the same pass.
+ */
 static __always_inline bool is_due(struct process_value *process, struct pass_value *pass,
 				   __u64 turn, __u32 every)
 {
@@ -128,7 +136,7 @@ static __always_inline bool is_due(struct process_value *process, struct pass_va
 	       process->totals.unseen_count || turn % (every ?: 1) == 0;
 }
 
-/* A detail begins with a visit to all threads, whenever that is. */
+/* A new level of detail begins with a visit to all threads, even if none is due. */
 static __always_inline void set_detail(struct process_value *process, __u32 detail)
 {
 	if (!detail || process->whole_id == process->pass_id)
@@ -181,14 +189,17 @@ static __always_inline bool is_lead(struct process_value *process, __u32 pid, __
 	return tid == pid || tid == process->lead_tid;
 }
 
-/* One more visit; false once the call has to return to user space. */
+/* One more visit; false if the call must return to user space. */
 static __always_inline bool has_time(struct pass_value *pass, __u64 work)
 {
 	pass->work += work;
 	return pass->work < MOST_WORK;
 }
 
-/* Once a visit to all threads: between two, what the lead threads do is not the whole. */
+/*
+ * Once per visit to all threads: in between, the activity of the lead threads is not that of the
+ * process.
+ */
 static __always_inline void count_thread(struct process_value *process, struct pass_value *pass,
 					 struct thread_sample *sample)
 {
@@ -199,7 +210,10 @@ static __always_inline void count_thread(struct process_value *process, struct p
 	process->totals.forsaken_count += sample->is_forsaken;
 }
 
-/* One more thread of this process without room: tried again at each visit, counted as lost once. */
+/*
+ * One more thread of this process without room: each visit tries again, but it is counted as lost
+ * once.
+ */
 static __always_inline void count_unseen(struct process_value *process, struct pass_value *pass)
 {
 	if (!is_whole(process, pass))
@@ -211,7 +225,10 @@ static __always_inline void count_unseen(struct process_value *process, struct p
 	COUNT_LOST(thread_count);
 }
 
-/* Room for a record in the buffer, or NULL: then the pass is incomplete. */
+/*
+ * Reserves room for a record in the buffer; NULL if there is none, and then the pass is
+ * incomplete.
+ */
 static __always_inline void *append(struct pass_value *pass, __u64 size)
 {
 	struct sample_buffer *buffer;

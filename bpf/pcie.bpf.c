@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * PCI Express errors. A bad link may report thousands of corrected errors a second: they are
- * counted here, each bit by itself, and a device's are reported at most once in an interval. Others
- * are reported at once.
+ * PCI Express errors. A bad link may report thousands of corrected errors per second. So these
+ * are counted here, separately for each bit, and reported at most once per interval and device.
+ * Other errors are reported at once.
  */
 #include "device_kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -69,12 +69,12 @@ int BPF_PROG(on_aer, const char *device, __u32 status, __u8 severity)
 	key.severity = severity;
 	value = entry_of(&key);
 	if (!value) {
-		/* more devices than room: reported one by one, uncounted */
+		/* no room for this device: its errors are reported one by one, uncounted */
 		emit_aer(&key, status, 0);
 		return 0;
 	}
 	count_bits(value, status);
-	/* kernels before 5.12 have no atomic that returns what it added to */
+	/* kernels before 5.12 have no atomic operation that returns the sum */
 	__sync_fetch_and_add(&value->total, 1);
 	total = value->total;
 	if (severity == CORRECTED && now - value->reported_ns < corrected_interval_ns && total > 1)

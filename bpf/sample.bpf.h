@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * One visit to one thread: compare it with the sample before, do the "since when" arithmetic, add
- * up what its process did, and write a record if it moved. Shared by the two ways to walk.
+ * One visit to one thread: compares it with its previous sample, derives since when it has been
+ * in its state, adds its activity to its process, and writes a record if it moved. Both kinds of
+ * walk use this.
  */
 #ifndef KCOVER_SAMPLE_BPF_H
 #define KCOVER_SAMPLE_BPF_H
@@ -14,15 +15,16 @@
 #include "pass.bpf.h"
 
 /*
- * More CPU than one part in so many of the time since the last visit is a move; less than the floor
- * never is, so that a wake-up between two passes in a row (after an event) stays what it is.
+ * A thread has moved if it used more than this fraction of CPU since the last visit. Less than
+ * the floor never counts, so that a wake-up does not count as more if two passes follow closely
+ * (after an event).
  */
 #define MOVED_CPU_PART     50
 #define MOVED_CPU_FLOOR_NS 1000000
 
 /* include/uapi/linux/futex.h */
 #define FUTEX_PRIVATE_FLAG 128
-/* A thread waits in its own frame if what it waits at lies so near to the end of its stack. */
+/* A futex this close to the end of a thread's stack is in the thread's own frame. */
 #define FRAME_BYTES 4096
 
 struct site {
@@ -31,7 +33,10 @@ struct site {
 	__s32 syscall;
 };
 
-/* The call a thread sits in. One that runs may be past it: then the registers are left-overs. */
+/*
+ * The call that a thread is in. If it runs, it may have left the call: then the registers are
+ * stale.
+ */
 static __always_inline void read_site(struct site *site, struct task_struct *task,
 				      struct pt_regs *regs, __u32 state)
 {
@@ -48,9 +53,10 @@ static __always_inline void read_site(struct site *site, struct task_struct *tas
 }
 
 /*
- * A timed wait that a stop, a freezer or a debugger interrupted continues as another call number
- * (kernel/signal.c, sys_restart_syscall()) with its arguments unchanged. On some machines it is in
- * no call while it is stopped, and makes the same one again afterwards. It is still the same wait.
+ * A timed wait that was interrupted by a stop, a freezer or a debugger continues under another
+ * call number (kernel/signal.c, sys_restart_syscall()) with unchanged arguments. On some machines
+ * it is in no call while it is stopped, and makes the same call again afterwards. It counts as
+ * the same wait.
  */
 static __always_inline void see_through_restart(struct site *site, struct thread_sample *sample)
 {
@@ -65,7 +71,7 @@ static __always_inline void see_through_restart(struct site *site, struct thread
 	}
 }
 
-/* When a thread that does not run got its last CPU, on the clock of the pass. */
+/* When a thread that is not running got its last CPU, on the clock of the pass. */
 static __always_inline __u64 idle_since(struct pass_value *pass, struct task_struct *task,
 					__u32 state)
 {
@@ -97,7 +103,7 @@ static __always_inline void fill_event(struct thread_event *event, struct task_s
 	event->syscall = site->syscall;
 	event->user_sp = site->user_sp;
 	event->user_ip = REGS_IP(regs);
-	/* Outside a call these are registers like others: they distinguish a loop from work. */
+	/* Outside a call these are ordinary registers: they distinguish a loop from work. */
 	event->args[0] = REGS_ARG0(regs);
 	event->args[1] = REGS_ARG1(regs);
 	event->args[2] = REGS_ARG2(regs);
@@ -119,7 +125,9 @@ static __always_inline bool send_thread(struct pass_value *pass, struct task_str
 	event->site_since_ns = sample->site_since_ns;
 	event->previous_ns = sample->sampled_ns;
 	event->idle_since_ns = idle_since(pass, task, sample->state);
-	/* A thread that was switched since its last sample ran after it, whatever the clocks say.
+	/*
+	 * A thread that was switched since its last sample ran after that sample, whatever the
+	 * clocks show.
 	 */
 	if (sample->switch_count != task->nvcsw + task->nivcsw &&
 	    event->idle_since_ns < sample->sampled_ns)
@@ -128,7 +136,7 @@ static __always_inline bool send_thread(struct pass_value *pass, struct task_str
 	return true;
 }
 
-/* It sleeps without a time-out at a futex that no other process reaches. */
+/* It sleeps without a time-out at a futex that no other process can reach. */
 static __always_inline bool is_forsaken(struct site *site, struct pt_regs *regs, __u32 state)
 {
 	return state == THREAD_SLEEPING && site->syscall == FUTEX_SYSCALL &&
@@ -154,16 +162,18 @@ static __always_inline void remember(struct thread_sample *sample, struct pass_v
 	sample->syscall = site->syscall;
 }
 
-/* It waits at a futex in a frame of its own stack, as CUDA's host threads do until a device is
- * done. */
+/*
+ * It waits at a futex in a frame of its own stack, as CUDA's host threads do until a device is
+ * done.
+ */
 static __always_inline bool waits_in_frame(struct site *site)
 {
 	return site->syscall == FUTEX_SYSCALL && site->arg0 - site->user_sp < FRAME_BYTES;
 }
 
 /*
- * Leads, threads that do not sleep, and those that may wait for a device: of others that sleep
- * nothing is known but that they do.
+ * Lead threads, threads that do not sleep, and those that may wait for a device. Of other
+ * sleeping threads only the state is recorded.
  */
 static __always_inline bool is_judged(struct process_value *process, struct task_struct *task,
 				      struct site *site, __u32 state)
@@ -173,8 +183,8 @@ static __always_inline bool is_judged(struct process_value *process, struct task
 }
 
 /*
- * A thread without a sample: it is new, or its process is watched only now. One that is on its way
- * out was accounted by sched_process_exit.
+ * A thread without a sample: it is new, or its process has just been added. One that is exiting
+ * was already accounted by sched_process_exit.
  */
 static __always_inline void first_sample(struct pass_value *pass, struct process_value *process,
 					 struct task_struct *task)
@@ -201,7 +211,7 @@ static __always_inline void first_sample(struct pass_value *pass, struct process
 		account(&process->totals, &sample, task);
 	if (IS_SHARE_FULL(process, task, thread, THREADS) ||
 	    bpf_map_update_elem(&threads, &tid, &sample, BPF_ANY)) {
-		/* Later in this pass it would look like a new one: it must not be sent. */
+		/* Later in this pass it would look new, but it must not be sent again. */
 		count_unseen(process, pass);
 		if (news)
 			pass->used_bytes -= sizeof(struct thread_event);
@@ -237,7 +247,10 @@ static __always_inline void next_sample(struct pass_value *pass, struct process_
 	moved = has_moved(sample, pass, task, &site);
 	if (moved)
 		sample->site_since_ns = pass->boottime_ns;
-	/* Once more when it came to rest, so that what used a CPU is known not to any longer. */
+	/*
+	 * Sent once more when it comes to rest, so that user space knows that it no longer uses a
+	 * CPU.
+	 */
 	news = moved || sample->moved || sample->state != before ||
 	       (process->detail && is_judged(process, task, &site, sample->state));
 	if (news && !send_thread(pass, task, regs, &site, sample)) {
@@ -253,9 +266,9 @@ static __always_inline void next_sample(struct pass_value *pass, struct process_
 }
 
 /*
- * The short way, for nearly all threads at nearly all passes. It touches as little of the task as
- * it can, because each line of memory is a cache miss: a thread that sleeps in the same state with
- * the same number of switches has not run, so nothing else of it can have changed.
+ * The fast path, for nearly all threads in nearly all passes. It reads as little of the task as
+ * possible, because each line of memory is a cache miss. A thread that sleeps in the same state
+ * with the same number of switches has not run, so nothing else of it can have changed.
  */
 static __always_inline bool is_unchanged(struct thread_sample *sample, struct task_struct *task)
 {
@@ -264,7 +277,7 @@ static __always_inline bool is_unchanged(struct thread_sample *sample, struct ta
 	       (sample->raw_state || sample->cpu_ns == task->se.sum_exec_runtime);
 }
 
-/* All there is to do for a thread that was visited before in this pass, or that has not run. */
+/* Handles a thread that was already visited in this pass, or that has not run. */
 static __always_inline bool quick_sample(struct pass_value *pass, struct process_value *process,
 					 struct task_struct *task, struct thread_sample *sample)
 {
@@ -278,7 +291,10 @@ static __always_inline bool quick_sample(struct pass_value *pass, struct process
 		return false;
 	if (process->begins && is_judged(process, task, &site, sample->state))
 		return false;
-	/* Ready, and without a CPU since the last visit: in detail that is reported each time. */
+	/*
+	 * Runnable, but without a CPU since the last visit: in detail mode that is reported each
+	 * time.
+	 */
 	if (process->detail && !sample->raw_state)
 		return false;
 	mark(sample, pass);

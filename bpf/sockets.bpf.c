@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The descriptors of watched processes: every TCP connection whose counters moved and, in detail
- * mode, everything that can make one process wait for another. It reads sockets through the files
- * that hold them, so network namespaces do not matter.
+ * The descriptors of watched processes: every TCP connection whose counters changed and, in
+ * detail mode, everything through which one process can wait for another. It reaches sockets
+ * through the files that hold them, so network namespaces do not matter.
  *
  * As in threads.bpf.c, a record is written before the map is changed.
  */
@@ -36,7 +36,7 @@ static __always_inline __u64 time_of(struct pass_value *pass, __u32 jiffies)
 	return age_ns < pass->boottime_ns ? pass->boottime_ns - age_ns : 0;
 }
 
-/* As tcp_inq(): a FIN that came takes one byte of sequence space, and is not data. */
+/* Like tcp_inq(): a received FIN takes one byte of sequence space, and is not data. */
 static __always_inline __u32 unread_bytes(struct sock *sk, struct tcp_sock *tcp)
 {
 	__u32 unread = clamp(BPF_CORE_READ(tcp, rcv_nxt) - BPF_CORE_READ(tcp, copied_seq));
@@ -80,7 +80,7 @@ static __always_inline void read_socket(struct socket_event *event, struct sock 
 	event->state = BPF_CORE_READ(sk, __sk_common.skc_state);
 	event->pad = 0;
 	if (event->state == TCP_LISTEN || event->state == TCP_CLOSE) {
-		/* The counters of a socket without a connection mean something else, or nothing. */
+		/* The counters of a socket without a connection have another meaning, or none. */
 		__builtin_memset(&event->acked_bytes, 0, 4 * sizeof(__u64));
 		__builtin_memset(&event->unread_bytes, 0, 5 * sizeof(__u32));
 		return;
@@ -136,7 +136,7 @@ static __always_inline int first_sample(struct seq_file *seq, struct task_struct
 	return 0;
 }
 
-/* A socket may be held more than once: what moved in this pass is sent for each holder. */
+/* A socket may be open in several processes: a change in this pass is sent for each of them. */
 static __always_inline int send_socket(struct bpf_iter__task_file *ctx, struct task_struct *task,
 				       struct pass_value *pass, struct process_value *process,
 				       struct socket_event *event, struct sock *sk)
@@ -147,7 +147,7 @@ static __always_inline int send_socket(struct bpf_iter__task_file *ctx, struct t
 
 	if (!sample || sample->inode != event->inode) {
 		if (sample)
-			drop_socket(sample); /* another socket had this place */
+			drop_socket(sample); /* another socket was at this address */
 		return first_sample(ctx->meta->seq, task, pass, process, event, sk);
 	}
 	news = has_moved(sample, event) || sample->changed_ns == pass->boottime_ns ||
@@ -201,7 +201,7 @@ static __always_inline struct sock *socket_of(struct file *file)
 	return BPF_CORE_READ(socket, sk);
 }
 
-/* A socket without room costs its owner: it is not read until there is some. */
+/* A socket without room is charged to its owner: it is not read until there is room. */
 static __always_inline bool is_passed_over(struct process_value *process, struct task_struct *task,
 					   struct sock *sk)
 {
@@ -227,7 +227,7 @@ int sample_sockets(struct bpf_iter__task_file *ctx)
 	process = watched(task->tgid);
 	if (!process)
 		return 0;
-	/* who walks decides there how much of a process is enough for one pass */
+	/* user space decides how many bytes of a process are enough for one pass */
 	if (!has_time(pass, 1)) {
 		pass->work = 0;
 		return RETURN_TO_USER_SPACE;

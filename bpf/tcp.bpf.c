@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * What TCP itself announces about connections of watched processes. Both tracepoints may run in the
- * context of any process, so the owner is the one that the socket sampler saw, or that connected.
+ * Events of TCP about connections of watched processes. Both tracepoints may run in the context
+ * of any process, so the owner is the process in which the socket sampler found it, or that
+ * connected it.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -13,7 +14,10 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* At most one retransmission is reported per socket and so long: the shortest regular time-out. */
+/*
+ * At most one retransmission is reported per socket in this time, which is the shortest regular
+ * time-out.
+ */
 #define RETRANSMIT_PERIOD_NS 200000000ULL
 
 static __always_inline struct socket_sample *known_socket(struct sock *sk)
@@ -42,8 +46,10 @@ int BPF_PROG(on_retransmit, struct sock *sk)
 	return 0;
 }
 
-/* A connection begun by a watched process is known from its first packet on, one that it awaits
- * from listen(2) on. */
+/*
+ * A connection opened by a watched process is known from its first packet on, an incoming one
+ * from listen(2) on.
+ */
 static __always_inline struct socket_sample *connecting_socket(struct sock *sk)
 {
 	struct socket_sample sample = {}, *before = known_socket(sk);
@@ -76,7 +82,7 @@ int BPF_PROG(on_tcp_state, struct sock *sk, int old_state, int new_state)
 
 	if (BPF_CORE_READ(sk, sk_protocol) != IPPROTO_TCP)
 		return 0;
-	/* Only connect(2) and listen(2) do this, and they do it in the context of the caller. */
+	/* Only connect(2) and listen(2) cause these transitions, in the context of the caller. */
 	if (old_state == TCP_CLOSE && (new_state == TCP_SYN_SENT || new_state == TCP_LISTEN))
 		known = connecting_socket(sk);
 	else

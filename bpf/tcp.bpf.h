@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The ends of a TCP connection, written alike for IPv4 and IPv6. */
+/* The ends of a TCP connection, in the same form for IPv4 and IPv6. */
 #ifndef KCOVER_TCP_BPF_H
 #define KCOVER_TCP_BPF_H
 
@@ -51,7 +51,7 @@ static __always_inline bool is_tcp(struct sock *sk)
 	       BPF_CORE_READ(sk, sk_protocol) == IPPROTO_TCP;
 }
 
-/* Inode of the socket's file, by which /proc/PID/fd names it; 0 when no file holds it any more. */
+/* Inode of the socket's file, as in /proc/PID/fd; 0 if no file holds it any more. */
 static __always_inline __u64 socket_inode(struct sock *sk)
 {
 	struct socket_alloc *alloc = (void *)BPF_CORE_READ(sk, sk_socket);

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The base layer: one walk over all threads of the machine by the task iterator that every kernel
- * since 5.8 has. It costs nothing between two passes. walk.bpf.c visits the watched processes only
- * where the kernel can.
+ * The base layer: one walk over all threads of the machine, by the task iterator that every
+ * kernel since 5.8 has. It costs nothing between passes. On kernels that support it, walk.bpf.c
+ * visits only the watched processes.
  */
 #include "sample.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* What one step of this iterator costs beside the visit, in visits to a thread that did not change.
+/*
+ * Cost of one step of this iterator in addition to the visit, in visits to an unchanged thread.
  */
 #define VISIT_WORK 2
 
-/* A separate function: inlined, the compiler keeps the two return values where the verifier does
- * not see that they are 0 and 1. */
+/*
+ * A separate function: if it is inlined, the compiler keeps the two return values in a form in
+ * which the verifier does not see that they are 0 and 1.
+ */
 static __noinline void visit(struct pass_value *pass, struct task_struct *task)
 {
 	struct process_value *process;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The sampler's walk in one call: from process to process, and over the threads only of those that
- * are watched and due. Needs the open-coded task iterator of c68a78ffe2cb ("bpf: Introduce task
- * open coded iterator kfuncs", 6.7). It is attached as an iterator over one single task (the
- * reader's), and that visit does it all.
+ * The sampler's walk in one call: from process to process, and over the threads only of those
+ * that are watched and due. Needs the open-coded task iterator of c68a78ffe2cb ("bpf: Introduce
+ * task open coded iterator kfuncs", 6.7). It is attached as an iterator over one single task (the
+ * reader's), and the visit to that task does the whole walk.
  */
 #include "sample.bpf.h"
 
@@ -13,7 +13,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define ALL_PROCESSES  0
 #define THREADS_OF_ONE 2
 
-/* More threads of a process than are ever sampled. */
+/* More threads per process than are ever sampled. */
 #define MOST_TURNS 262144
 
 struct bpf_iter_task {
@@ -28,8 +28,8 @@ extern struct task_struct *bpf_task_from_pid(int pid) __ksym;
 extern void bpf_task_release(struct task_struct *task) __ksym;
 
 /*
- * Not static, so that the verifier checks it once and not for every turn of the loop. Such a
- * function takes numbers only, hence the second look-up of everything.
+ * Not static, so that the verifier checks it once and not for every iteration of the loop. Such a
+ * function takes only numbers as arguments, so everything is looked up a second time.
  */
 __noinline int sample_longer(__u32 pid, __u32 tid)
 {
@@ -52,9 +52,9 @@ __noinline int sample_longer(__u32 pid, __u32 tid)
 }
 
 /*
- * False where the call has to end at this thread, with which the next one begins. A thread that
- * this pass has visited before is no work; one without room has no sample to say so, and would be
- * counted again if it was visited before the call ends.
+ * False if the call must end at this thread, with which the next call begins. A thread that this
+ * pass has already visited costs no work. A thread without room has no sample that shows this,
+ * and would be counted again if it was visited before the call ended.
  */
 static __always_inline bool sample_thread(struct pass_value *pass, struct process_value *process,
 					  struct task_struct *task)
@@ -72,7 +72,9 @@ static __always_inline bool sample_thread(struct pass_value *pass, struct proces
 	return !pass->is_incomplete;
 }
 
-/* The thread at which the walk over a process had to stop in the call before, or its first. */
+/*
+ * The thread at which the walk over a process stopped in the previous call, or its first thread.
+ */
 static __always_inline struct task_struct *first_thread(struct process_value *process, __u32 pid)
 {
 	__u32 tid = process->next_tid;
@@ -87,7 +89,7 @@ static __always_inline struct task_struct *first_thread(struct process_value *pr
 
 /*
  * All threads of one process. In the kernel's first version the iterator goes round in a circle,
- * which has no end where the thread it began with was replaced meanwhile (exec): hence the count.
+ * which does not end if its first thread was replaced meanwhile (exec); hence the count.
  */
 __noinline int sample_each_thread(__u32 pid)
 {
@@ -128,7 +130,9 @@ static __always_inline void send_totals(struct pass_value *pass, struct process_
 	process->reported_id = pass->id;
 }
 
-/* Its first thread, which begins it; then all threads, or what else represents it. */
+/*
+ * Its first thread, where the walk begins; then all threads, or those that represent the process.
+ */
 __noinline int visit(__u32 pid)
 {
 	struct process_value *process = watched(pid);
