@@ -61,7 +61,7 @@ struct xid_event {
 	__u32 number;
 	__u32 rung; /* enum xid_rung */
 	__u8 device[DEVICE_BYTES];
-	__u8 text[XID_TEXT_BYTES]; /* empty where the driver's arguments do not hold it */
+	__u8 text[XID_TEXT_BYTES]; /* empty if the driver's arguments lack it */
 };
 
 struct log_event {
@@ -80,9 +80,8 @@ struct aer_event {
 struct memory_event {
 	struct event_header header;
 	__u64 address; /* page frame number for MEMORY_PAGE; MPIDR of an arm64 processor */
-	__u64 status; /* of the machine check; what became of the page; running state of a processor
-		       */
-	__u32 source; /* enum memory_source */
+	__u64 status;  /* machine check status, fate of the page, or processor state */
+	__u32 source;  /* enum memory_source */
 	__u32 severity;
 	__u32 count;
 	__u32 cpu;
@@ -166,12 +165,12 @@ enum nccl_operation {
 struct nccl_process_value {
 	__u64 launched_count; /* of all kinds, on all communicators */
 	__u64 lost_count;     /* communicators and peers without room */
-	__u32 comm_count;     /* that have an entry now */
+	__u32 comm_count;     /* with an entry now */
 	__u32 peer_count;
 };
 
 struct nccl_comm_key {
-	__u64 comm; /* the address by which the program knows it */
+	__u64 comm; /* its handle in the program */
 	__u32 pid;
 	__u32 pad;
 };
@@ -183,14 +182,14 @@ struct nccl_comm_key {
 struct nccl_birth {
 	__u64 address;  /* of the program's variable; 0: no entry */
 	__u64 identity; /* the same for all ranks of a communicator */
-	__u32 size;     /* ranks; 0: made by a split, unknown */
-	__u32 rank;     /* of a split: that in the communicator it was made from */
+	__u32 size;     /* ranks; 0: unknown, created by a split */
+	__u32 rank;     /* for a split: number in the parent communicator */
 	__s32 key;      /* the order of the ranks of a split */
 	__u32 is_split;
 };
 
 struct nccl_comm_value {
-	struct nccl_birth birth; /* all 0: the communicator was made before it could be seen */
+	struct nccl_birth birth; /* all 0: the communicator was created before the probes */
 	__u32 split_count;
 	__u32 pad;
 	__u64 launched_count[NCCL_OPERATION_COUNT];

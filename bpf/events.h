@@ -53,7 +53,7 @@ enum descriptor_kind {
 
 struct event_header {
 	__u16 type; /* enum event_type */
-	__u16 size; /* of the whole record */
+	__u16 size; /* size of the whole record */
 	__u32 pid;
 	__u64 boottime_ns;
 };
@@ -66,7 +66,7 @@ struct thread_event {
 	__u64 user_ip;
 	__u64 site_since_ns;
 	__u64 idle_since_ns;
-	__u64 previous_ns; /* the visit before this one; 0: none */
+	__u64 previous_ns; /* the previous visit; 0: none */
 	__u64 cpu_ns;
 	__u64 run_delay_ns;
 	__u64 voluntary_count;
@@ -85,12 +85,11 @@ struct totals_event {
 	__u64 read_chars;
 	__u64 write_chars;
 	__u64 major_faults;
-	__u64 throttled_ns; /* of its control groups by their CPU quotas, since these exist */
+	__u64 throttled_ns; /* by CPU quotas of its control groups, over their lifetime */
 	__u32 ppid;
 	__u32 thread_count;
-	__u32 unseen_count;   /* threads of this pass that found no room: what they did is missing
-				 above */
-	__u32 forsaken_count; /* threads that sleep at a futex of their own process for ever */
+	__u32 unseen_count;   /* threads without room in this pass; the sums lack them */
+	__u32 forsaken_count; /* threads that sleep forever at a futex of their own process */
 };
 
 /* IPv4 addresses are stored as IPv6-mapped ones in network order; ports are in host order. */
@@ -157,7 +156,7 @@ struct signal_event {
 	__u32 tid;
 	__u32 signal;
 	__u32 sender_pid;   /* 0: the kernel itself */
-	__u32 from_outside; /* 1: of the target's pid namespace; 0 as well where that is unknown */
+	__u32 from_outside; /* 1: sent from outside the target's pid namespace; 0 also if unknown */
 	__u8 sender_comm[COMM_BYTES];
 };
 
@@ -183,16 +182,16 @@ struct process_value {
 	__u64 watched_ns;      /* threads that started before count from their first sample */
 	__u64 pass_id;         /* the last pass that visited it */
 	__u64 whole_id;        /* the last pass that visited all its threads */
-	__u64 reported_id;     /* the pass that was done with it */
-	__u64 socket_pass_id;  /* the iteration that first saw its descriptors: it sends all */
+	__u64 reported_id;     /* the pass that has finished it */
+	__u64 socket_pass_id;  /* the iteration that first saw its descriptors, and sends all */
 	__u32 detail;          /* enum detail of maps.bpf.h */
-	__u32 begins;          /* the detail is new: this pass sends what did not change as well */
+	__u32 begins;          /* the detail is new: this pass also sends unchanged state */
 	__u32 lead_tid;        /* visited in every pass, like its first thread; 0: none */
-	__u32 next_tid;        /* where the walk over its threads had to stop; 0: nowhere */
+	__u32 next_tid;        /* where the walk over its threads stopped; 0: it did not */
 	__u32 unseen_reported; /* threads without room that were counted as lost */
-	__u32 socket_refused;  /* a socket of it had no room: counted as lost once */
-	__u64 owner_id;      /* whose share it takes, as its parent; 0: that of its control group */
-	__u32 ending_signal; /* that was delivered and ends it; 0: none */
+	__u32 socket_refused;  /* one of its sockets had no room; counted as lost once */
+	__u64 owner_id;        /* owner of its share, inherited; 0: its control group */
+	__u32 ending_signal;   /* delivered signal that ends it; 0: none */
 	__u32 end_pad;
 };
 
@@ -202,7 +201,7 @@ struct process_value {
  */
 struct detail_value {
 	__u32 detail; /* enum detail of maps.bpf.h */
-	__u32 every;  /* all its threads are visited in one of so many passes */
+	__u32 every;  /* all its threads are visited in every Nth pass */
 	__u32 lead_tid;
 	__u32 pad;
 };
@@ -210,26 +209,26 @@ struct detail_value {
 /* The current pass (or the last one), described when its first thread is visited. */
 struct pass_value {
 	__u64 id;
-	__u64 used_bytes;    /* of the buffer `samples` */
-	__u64 is_incomplete; /* not all threads were sampled: take the samples out and continue */
+	__u64 used_bytes;    /* in the buffer `samples` */
+	__u64 is_incomplete; /* not all threads were sampled: read the samples and continue */
 	__u64 boottime_ns;
-	__u64 previous_ns;  /* boottime of the pass before; 0 before the second */
+	__u64 previous_ns;  /* boottime of the previous pass; 0 before the second */
 	__u64 monotonic_ns; /* CLOCK_MONOTONIC, which leaves out suspension */
 	__u64 sched_ns;     /* the scheduler's clock at the same moment */
 	__u64 jiffies;
-	__u64 work;          /* what the call under way has done, in visits to unchanged threads */
-	__u64 turns;         /* threads of one process that the call under way has passed */
+	__u64 work;          /* work of the current call, in visits to unchanged threads */
+	__u64 turns;         /* threads of one process that the current call has passed */
 	__u64 process_count; /* watched processes that this pass visited, and the sum of their pids
 			      */
 	__u64 pid_sum;
 	__u64 stranger_count; /* processes not watched, in groups of watched ones; sum of pids */
 	__u64 stranger_sum;
-	__u64 is_continued; /* the call before was incomplete */
-	__u64 leaders_only; /* no process is due: other threads are passed over */
+	__u64 is_continued; /* the previous call was incomplete */
+	__u64 leaders_only; /* no process is due: other threads are skipped */
 	/* Written by user space between two passes: */
 	__u64 tick_ns;     /* length of a jiffy */
 	__u64 is_whole;    /* every process is due in the next pass */
-	__u64 least_every; /* the least `every` of all processes; 0: unknown */
+	__u64 least_every; /* the smallest `every` of all processes; 0: unknown */
 };
 
 /* Records and samples that did not fit, since the start. */
@@ -238,8 +237,7 @@ struct lost_value {
 	__u64 process_count;
 	__u64 thread_count;
 	__u64 socket_count;
-	__u64 message_count; /* dropped to leave room for exits and faults; nothing is judged by
-				them */
+	__u64 message_count; /* dropped to leave room for exits and faults; affects no verdict */
 };
 
 #endif

@@ -13,13 +13,13 @@
 /* How closely a process is sampled. */
 enum detail {
 	DETAIL_OFF = 0,
-	DETAIL_ON = 1,  /* leads and threads that do not sleep if they ran at all; descriptors */
-	DETAIL_ALL = 2, /* likewise, and those that sleep */
+	DETAIL_ON = 1, /* lead threads, and threads that are not asleep, if they ran; descriptors */
+	DETAIL_ALL = 2, /* the same, and sleeping threads */
 };
 
 /* What was observed of a thread at its last sample that differed from the previous one. */
 struct thread_sample {
-	__u64 pass_id; /* first, because user space finds stale entries by it */
+	__u64 pass_id; /* first field: user space finds stale entries by it */
 	__u64 sampled_ns;
 	__u64 start_ns;
 	__u64 switch_count;
@@ -88,9 +88,9 @@ struct socket_sample {
  */
 struct owner_value {
 	__u64 pass_id;
-	__u64 process_count; /* so far in this pass, with what was forked since */
+	__u64 process_count; /* in this pass so far, forks included */
 	__u64 thread_count;
-	__u64 whole_process_count; /* of the pass before, with what came since */
+	__u64 whole_process_count; /* of the previous pass, with later additions */
 	__u64 whole_thread_count;
 	__u64 socket_count;
 };
