@@ -27,7 +27,7 @@ OPERATIONS = ("AllReduce", "Send")
 
 
 def build(folder: Path) -> Path:
-    """The program that calls, beside its library."""
+    """The calling program, next to its library."""
     library, program = folder / "libnccl.so.2", folder / "nccl_time"
     shared = ["gcc", "-O2", "-shared", "-fPIC", "-o", str(library), str(FAULTS / "nccl.c")]
     subprocess.run(shared, check=True)

@@ -25,11 +25,11 @@ _FOLDER = "var/tmp"
 _LONGEST_S = 300
 _KILLED_S = 2
 _APART_S = 3600.0
-"""A report is about all GPUs of the node: faults that follow each other within an hour have one."""
+"""Seconds between two reports. A report covers all GPUs of the node, so faults within an hour share one."""
 
 
 def examine(root: Path) -> tuple[int, str]:
-    """Exit code and evidence; `root`: the host's files."""
+    """Exit code and evidence; `root`: the host's root folder."""
     try:
         xids = list(fatal_xids(root / "dev/kmsg"))
     except OSError as error:
@@ -56,7 +56,7 @@ def examine(root: Path) -> tuple[int, str]:
 
 
 def fatal_xids(log: Path) -> Iterator[XidReported]:
-    """The first of each number and device after which the device must be reset or replaced; raises `OSError`."""
+    """The first Xid of each number and device after which the device must be reset or replaced; raises `OSError`."""
     catalog = load()
     seen = set()
     for raw in kmsg_reader.stored(str(log)):
@@ -71,18 +71,18 @@ def fatal_xids(log: Path) -> Iterator[XidReported]:
 
 
 def named(xid: XidReported) -> str:
-    """For the name of a file."""
+    """Name for a file, with device and Xid number."""
     return f"{xid.device.replace(':', '_')}-xid{xid.number}"
 
 
 def _is_of(report: Path, made: Path) -> bool:
-    # begun, packed, or as plain text where the script was ended half-way
+    # in progress, compressed, or plain text if the script was interrupted
     return made.name.startswith(report.name)
 
 
 def start(program: host_programs.HostProgram, report: Path) -> None:
-    """Begin the report in its own session: it takes longer than this check may."""
-    # it may hang before it has written anything, and must not be begun again
+    """Start the report in a session of its process, because it takes longer than this check may."""
+    # it may hang before it writes anything, and must not be started again
     report.with_name(f"{report.name}.begun").touch()
     inside = Path("/") / report.relative_to(program.root)
     command = program.argv("--safe-mode", "--output-file", str(inside))

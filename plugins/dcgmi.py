@@ -1,5 +1,6 @@
-#!/usr/bin/env python3
-# kcover-ebpf: deadline=120
+# DCGM's own diagnosis at level 1, which runs nothing on the GPUs: libraries, permissions, page
+# retirement, inforom. Runs `dcgmi diag --run 1 --json` with the node's dcgmi. A test that fails
+# only because of a setting (persistence mode) is reported, and does not fail the node.
 """DCGM's own diagnosis at level 1, which runs nothing on the GPUs: libraries, permissions, page retirement, inforom.
 
 `dcgmi diag --run 1 --json`, by the node's own dcgmi. A test that fails for a setting alone (persistence mode) is named,
@@ -18,11 +19,11 @@ from kcover_ebpf.inspection.result import CheckFinding
 PASS, FAIL, UNKNOWN = 0, 1, 2
 _GET = "install datacenter-gpu-manager on the node"
 _MILD = (1, 5)
-"""dcgmErrorSeverity_t (dcgm_errors.h): to be watched, and a matter of configuration."""
+"""dcgmErrorSeverity_t (dcgm_errors.h): to be monitored, and a matter of configuration."""
 
 
 def examine() -> tuple[int, str]:
-    """Exit code and evidence."""
+    """Exit code and evidence for the node."""
     ran = commands.run_tool(["dcgmi", "diag", "--run", "1", "--json"], host_root(), _GET)
     if isinstance(ran, CheckFinding):
         return UNKNOWN, f"{ran.evidence}; {ran.advice}"
@@ -40,7 +41,7 @@ def examine() -> tuple[int, str]:
 
 
 def object_in(output: str) -> Any:
-    """The JSON object: some versions print lines of text before it or after it. None without one."""
+    """The JSON object in the output; some versions print text before or after it. None if there is none."""
     start = output.find("{")
     try:
         return json.JSONDecoder().raw_decode(output[max(start, 0) :])[0]
@@ -49,7 +50,7 @@ def object_in(output: str) -> Any:
 
 
 def results_of(node: Any, test: str = "") -> Iterator[tuple[str, str]]:
-    """(status in small letters or "setting", test and its warnings); each version nests them another way."""
+    """(status in lower case or "setting", test with its warnings); the nesting differs between versions."""
     if isinstance(node, list):
         for item in node:
             yield from results_of(item, test)
@@ -68,7 +69,7 @@ def results_of(node: Any, test: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _is_setting(warnings: Any) -> bool:
-    """DCGM 4 fails a node whose persistence mode is off: no fault of the hardware, and it says so."""
+    """DCGM 4 fails a node whose persistence mode is off: its warning shows that this is no hardware fault."""
     if not isinstance(warnings, list) or not warnings:
         return False
     return all(isinstance(w, dict) and w.get("error_severity") in _MILD for w in warnings)

@@ -17,13 +17,13 @@ PASS, PROBLEM, UNKNOWN = 0, 1, 2
 _PATIENCE_S = 4.0
 _ANSWER_BYTES = 1 << 20
 _MOST = 8
-"""Named at once."""
+"""Most pods named in the evidence."""
 _WORKS = "working|busy_at_low_power|unknown"
-"""Uses of a GPU (`kcover_gpu_use`) by which its pod is not idle."""
+"""Uses of a GPU (`kcover_gpu_use`) that count as work."""
 
 
 def query(hours: int, node: str) -> str:
-    """Pods with GPUs that were there so long ago, and did no work since."""
+    """PromQL for pods that had GPUs `hours` ago and have done no work since."""
     where = f', node="{node}"' if node else ""
     works = (
         f'max by (namespace, pod) (kcover_gpu_use{{use=~"{_WORKS}"{where}}}'
@@ -33,7 +33,7 @@ def query(hours: int, node: str) -> str:
 
 
 def examine(url: str, hours: str, node: str) -> tuple[int, str]:
-    """Exit code and evidence."""
+    """Exit code and evidence for the pods of the node."""
     if not url.startswith(("http://", "https://")) or not hours.isdecimal() or not int(hours):
         return UNKNOWN, "set PROMETHEUS_URL to http://HOST:PORT, and IDLE_HOURS to a whole number"
     asked = f"{url.rstrip('/')}/api/v1/query?" + urllib.parse.urlencode(

@@ -1,5 +1,7 @@
-#!/usr/bin/env python3
-# kcover-ebpf: cost=heavy deadline=180
+# All GPUs of the node reduce a buffer together: the values must be right, and the bus bandwidth at
+# least `NCCL_FLOOR_GB_S`. Runs `all_reduce_perf` of NVIDIA's nccl-tests, as installed on the node.
+# `NCCL_FLOOR_GB_S` is in gigabytes (10^9 bytes) per second; if it is not set, no speed fails the
+# node.
 """All GPUs of the node reduce a buffer together: right values, and at least `NCCL_FLOOR_GB_S` of bus bandwidth.
 
 `all_reduce_perf` of NVIDIA's nccl-tests, by the node's own. `NCCL_FLOOR_GB_S` is in gigabytes (10^9) a second; without
@@ -21,7 +23,7 @@ PASS, FAIL, UNKNOWN = 0, 1, 2
 _TOOL = "all_reduce_perf"
 _GET = "build github.com/NVIDIA/nccl-tests, and put all_reduce_perf into /usr/local/bin of the node"
 _MEMORY_BYTES = 1 << 30
-"""Of the host, for each GPU: its CUDA context, and NCCL's buffers. An estimate: it was never measured."""
+"""Host memory per GPU, for its CUDA context and NCCL's buffers; an estimate that was never measured."""
 _ROOM = "raise agent.resources.limits.memory, or run kcover-ebpf inspect on the node itself"
 
 
@@ -42,7 +44,7 @@ def examine(floor: str) -> tuple[int, str]:
 
 
 def judged(ran: commands.Ran, count: int, floor_gb_s: float) -> tuple[int, str]:
-    """Exit code and evidence by what the tool printed about so many GPUs; a floor of 0 is none."""
+    """Exit code and evidence from the output of a run with `count` GPUs; a floor of 0 means no floor."""
     wrong, speed = WRONG.search(ran.output), BANDWIDTH.search(ran.output)
     if wrong and int(wrong[1]):
         return FAIL, f"{wrong[1]} wrong value(s): a GPU or a link corrupts data"
@@ -59,7 +61,7 @@ def judged(ran: commands.Ran, count: int, floor_gb_s: float) -> tuple[int, str]:
 
 
 def lack_of_memory(count: int) -> str:
-    """Why so many GPUs cannot be tested here, or "": a container beyond its limit is killed, and the agent too."""
+    """Why `count` GPUs cannot be tested here, or "": the agent is killed with its container at its limit."""
     limit, needed = cgroups.memory_limit_bytes(), count * _MEMORY_BYTES
     if limit is None or limit >= needed:
         return ""

@@ -1,1 +1,1 @@
-"""For users and for releases: set-up, image, documentation, checks of a GPU."""
+"""Tools for users and releases: set-up, image, documentation, checks of a GPU."""

@@ -23,7 +23,8 @@ from testbed.machines.packages import STORE, Kernel, Missing, apt, locked, run
 ROOT = Path(__file__).resolve().parents[1]
 OBJECTS = ROOT / "kcover_ebpf" / "objects"
 _FOLDERS = {"amd64": "x86_64", "arm64": "arm64"}
-# of 5.10 the last point release: the security archive lists its arm64 packages, and has none
+# the last point release of 5.10: the security archive lists its arm64 packages but does not contain
+# them
 _SUITES = (
     ("5.10", "bullseye", r"linux-image-5\.10\.0-\d+"),
     ("6.1", "bookworm-security", r"linux-image-6\.1\.0-\d+"),
@@ -35,7 +36,7 @@ KERNELS = tuple(
     for arch in _FOLDERS
     for name, suite, package in _SUITES
 )
-# layout.bpf.o and device_layout.bpf.o hold types for the tests, and no program
+# layout.bpf.o and device_layout.bpf.o contain types for the tests, and no program
 _NO_PROGRAMS = frozenset({"layout.bpf.o", "device_layout.bpf.o"})
 
 # include/uapi/linux/btf.h: magic, version 1, no flags, a header of 24 bytes
@@ -48,7 +49,7 @@ _TYPED = "tp_btf/"
 
 
 def btf_of(image: bytes) -> bytes:
-    """The type information in a kernel image; raises `Missing` where there is none."""
+    """The type information in a kernel image; raises `Missing` if there is none."""
     start = image.find(_BTF_HEAD)
     while start >= 0:
         type_at, type_bytes, text_at, text_bytes = struct.unpack_from("<4I", image, start + 8)
@@ -59,7 +60,7 @@ def btf_of(image: bytes) -> bytes:
 
 
 def unguarded(log: str, btf: bytes) -> set[str]:
-    """What a program reads of a kernel that lacks it, without asking first, from libbpf's debug log.
+    """Fields that a program reads without a guard and that the kernel lacks, from libbpf's debug log.
 
     A program whose tracepoint the kernel lacks is not loaded.
     """
@@ -82,7 +83,7 @@ def _is_loaded(section: str, btf: bytes) -> bool:
 
 
 def fetched(kernel: Kernel) -> Path:
-    """The type information of a kernel in a file; raises `Missing` with the reason."""
+    """File with the type information of a kernel; raises `Missing` with the reason."""
     with locked("btf"):
         target = STORE / "btf" / f"{kernel.name}.btf"
         if target.exists():
@@ -100,7 +101,7 @@ def fetched(kernel: Kernel) -> Path:
 
 
 def _packages(kernel: Kernel) -> list[str]:
-    """The newest kernel of a suite; newer suites keep the image itself in a package that it depends on."""
+    """Packages of the newest kernel of a suite; in newer suites the image is in a package that it depends on."""
     listed = apt(kernel, "apt-cache", "search", "--names-only", "^linux-image-")
     names = [line.split()[0] for line in listed.splitlines()]
     fit = [name for name in names if re.fullmatch(f"{kernel.package}(-unsigned)?", name)]
@@ -115,7 +116,7 @@ def _packages(kernel: Kernel) -> list[str]:
 
 
 def check(kernel: Kernel) -> list[str]:
-    """What does not fit, a line each; raises `Missing` where the kernel cannot be had."""
+    """A line for each thing that does not fit; raises `Missing` if the kernel cannot be obtained."""
     btf = fetched(kernel)
     types = btf.read_bytes()
     said = []
@@ -132,7 +133,7 @@ def check(kernel: Kernel) -> list[str]:
 
 
 def main() -> int:
-    """Check the named kernels, all without names; 1 if something does not fit or cannot be had."""
+    """Check the named kernels, or all; 1 if something does not fit or a kernel cannot be obtained."""
     wanted = sys.argv[1:] or [kernel.name for kernel in KERNELS]
     failed = 0
     for kernel in KERNELS:

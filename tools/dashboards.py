@@ -27,7 +27,7 @@ class Panel:
     width: int
     height: int
     queries: tuple[tuple[str, str], ...]
-    """Expression and legend."""
+    """(PromQL expression, legend) of each line."""
     unit: str = "short"
     text: str = ""
 
@@ -175,7 +175,7 @@ def _panel(panel: Panel, number: int, x: int, y: int) -> Json:
 
 
 def _colours(panel: Panel) -> Json:
-    """By how long a rank has made no progress, where that is shown as a colour."""
+    """Colours by how long a rank has made no progress, for panels that show it as a colour."""
     if panel.kind != "status-history":
         return {}
     ages_s = (("green", None), ("yellow", 5), ("orange", 20), ("red", 60))
@@ -207,7 +207,7 @@ def _variable(name: str, query: str) -> Json:
 
 
 def render(dashboard: Dashboard) -> str:
-    """The dashboard as Grafana imports it."""
+    """The dashboard as JSON for Grafana's import."""
     source: Json = {"name": "datasource", "type": "datasource", "query": "prometheus"}
     page: Json = {
         "uid": f"kcover-{dashboard.name}",

@@ -23,7 +23,7 @@ END = "<!-- Until here. -->\n"
 
 Test = Mapping[str, Any]
 Results = dict[str, dict[str, Test]]
-"""Kernel (or "drivers") -> test -> what became of it, as tests/vm/record.py writes it."""
+"""Kernel (or "drivers") -> test -> its result, as tests/vm/record.py writes it."""
 
 KERNELS = ("5.10", "6.1", "6.12", "newest")
 FAMILIES = {
@@ -42,7 +42,7 @@ FAMILIES = {
     "disk": "failed request of a disk",
     "health": "inspection and log rules: RDMA port, devlink health, soft lockup, hung task, NVMe time-out",
     "nfs": "an NFS server that stops answering, and answers again: inspection, log rules, a job that writes there",
-    "npd": "node-problem-detector beside us: both recognise the same line, each its own",
+    "npd": "node-problem-detector next to us: both recognise the same line, each its own",
     "reload": "driver unloaded and loaded again",
     "sensor": "whole sensor: fatal Xid or PCIe error, RDMA port down, operator's word -> shutdown; harmless Xids: none",
     "stuck": "whole sensor: a driver call that hangs",
@@ -50,7 +50,7 @@ FAMILIES = {
     "latency": "time and cost, guest time",
     "targets": "",
 }
-"""What a test's mark `family` may name: the rows of the matrix; without words: none of a kernel."""
+"""Values of a test's mark `family`: the rows of the matrix. An empty text: not related to a kernel."""
 
 HEAD = """# Devices: what ran in a guest
 
@@ -64,7 +64,7 @@ the load of the host does not matter. What it means for the sensor: [docs/hardwa
 
 
 def take(results: Results, ran: Results) -> Results:
-    """`results` with what ran since; tests that the sources no longer have are dropped."""
+    """`results` updated with the latest runs; tests that no longer exist are dropped."""
     names = sorted({*results, *ran})
     merged = {name: {**results.get(name, {}), **ran.get(name, {})} for name in names}
     there = {
@@ -81,24 +81,24 @@ def _exists(test: str) -> bool:
 
 
 class Notes:
-    """Remarks under a table, each written once."""
+    """Footnotes of a table, each written once."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
 
     def mark(self, text: str) -> str:
-        """The number of a remark, to be put in a cell."""
+        """Number of a footnote, for a cell."""
         if text not in self._texts:
             self._texts.append(text)
         return f" ({self._texts.index(text) + 1})"
 
     def lines(self) -> str:
-        """All of them."""
+        """All footnotes as text."""
         return "".join(f"{i}. {text}\n" for i, text in enumerate(self._texts, start=1))
 
 
 def cell(tests: Mapping[str, Test], notes: Notes, wanted: Iterable[str] = ()) -> str:
-    """Whether a family works: the outcomes of its tests in one word, with the reasons for others.
+    """Whether a family works: the outcomes of its tests in one word, with reasons for failures and skips.
 
     `wanted`: names of all tests of the family.
     """
@@ -118,7 +118,7 @@ def cell(tests: Mapping[str, Test], notes: Notes, wanted: Iterable[str] = ()) ->
 
 
 def members_of(family: str) -> list[str]:
-    """Names of the tests that are marked with a family, by the sources."""
+    """Names of the tests marked with a family, from the sources."""
     names: list[str] = []
     for file in sorted((ROOT / "tests/vm").glob("test_*.py")):
         source = file.read_text()
@@ -134,7 +134,7 @@ def _said(test: str) -> str:
 
 
 def matrix(results: Results) -> str:
-    """One row a family, one column a kernel."""
+    """One row per family, one column per kernel."""
     kernels = [name for name in KERNELS if name in results]
     notes = Notes()
     versions = (_version(results[name]) for name in kernels)
@@ -159,7 +159,7 @@ def _column(name: str, version: str) -> str:
 
 
 def figures(results: Results) -> str:
-    """What was measured, one row a figure and kernel."""
+    """Measured values, one row per value and kernel."""
     text = "| measured by | figure | " + " | ".join(KERNELS) + " |\n|---|---|"
     text += "---|" * len(KERNELS) + "\n"
     rows: dict[tuple[str, str], dict[str, object]] = {}
@@ -174,7 +174,7 @@ def figures(results: Results) -> str:
 
 
 def targets(results: Results) -> str:
-    """The symbols of built drivers that the sensor names."""
+    """Symbols of built drivers that the sensor uses."""
     tests = results.get("drivers", {})
     if not tests:
         return "Not run.\n"
@@ -184,7 +184,7 @@ def targets(results: Results) -> str:
 
 
 def every_test(results: Results) -> str:
-    """One row a test."""
+    """One row per test."""
     kernels = [name for name in KERNELS if name in results]
     text = f"| test | {' | '.join(kernels)} |\n|---|{'---|' * len(kernels)}\n"
     for name in sorted({name for kernel in kernels for name in results[kernel]}):
@@ -202,7 +202,7 @@ def _outcome(test: Test | None) -> str:
 
 
 def report(results: Results) -> str:
-    """The whole of docs/bench/hardware.md."""
+    """The complete docs/bench/hardware.md."""
     dates = sorted({str(test["date"]) for tests in results.values() for test in tests.values()})
     when = f"Run on {dates[0]}" + (f" to {dates[-1]}" if len(dates) > 1 else "") + ".\n\n"
     return "".join(

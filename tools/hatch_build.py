@@ -23,7 +23,9 @@ class ReleaseHook(BuildHookInterface):  # type: ignore[type-arg]
             subprocess.run(["make", "--silent", "objects"], cwd=self.root, check=True)
         except subprocess.CalledProcessError:
             self.app.abort("`make objects` failed: clang-14, llvm-14 and libbpf-dev are needed")
-        self._manuals = tempfile.mkdtemp(prefix="kcover-manuals-")  # two builds share nothing
+        self._manuals = tempfile.mkdtemp(
+            prefix="kcover-manuals-"
+        )  # two parallel builds share nothing
         command = [sys.executable, "-m", "tools.docs.commands", "man", self._manuals]
         try:
             subprocess.run(command, cwd=self.root, check=True)

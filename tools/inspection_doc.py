@@ -16,7 +16,7 @@ END = "<!-- Until here. -->\n"
 
 
 def table() -> Iterator[str]:
-    """One row for each check."""
+    """Rows of the table, one per check."""
     yield "| check | cost | deadline | examines | source |"
     yield "|---|---|---|---|---|"
     for check in CHECKS:

@@ -27,7 +27,7 @@ kubectl logs trainer-3 | kcover-ebpf logs - --source container -o json
 `logs` prints each line that matches a rule, with its meaning and what to do, and omits the others. `-o json` prints one object per line, with the fields `number` (of the line, from 1), `line` (the message), `rule`, `domain` (`hardware`, `driver`, `network`, `storage`, `memory`,
 `program`, `outside`: a scheduler, a launcher or a person ended the run), `severity` (`fatal`, `error`, `warning`, `info`), `concerns` (`node` or `job`),
 `lasting` (until repair or reboot), `check` (the inspection check that shows whether the fault persists),
-`meaning`, `advice`, `time` (if a container runtime recorded it), `rank` (if a launcher prefixed the line with it), and `follows` (the line is a consequence of a failure elsewhere: whoever prints it is a victim). Xid and SXid lines are looked up in the [catalogue](hardware.md). What the message says (the action that Xid 154 names, the severity, sub-code and injection of Xid 144 to 150) outranks the number, as it does for the sensor.
+`meaning`, `advice`, `time` (if a container runtime recorded it), `rank` (if a launcher prefixed the line with it), and `follows` (the line is a consequence of a failure elsewhere: the process that prints it is a victim). Xid and SXid lines are looked up in the [catalogue](hardware.md). What the message says (the action that Xid 154 names, the severity, sub-code and injection of Xid 144 to 150) outranks the number, as it does for the sensor.
 
 ## Lines as they arrive
 
@@ -154,7 +154,7 @@ or as the JSON of a node-problem-detector log monitor, of which `type`, `reason`
 
 
 def tables() -> Iterator[str]:
-    """One table for each log."""
+    """One table per log."""
     for source, title in ((Source.KERNEL, "Kernel"), (Source.CONTAINER, "Container")):
         yield f"\n## {title} rules\n"
         yield "| rule | domain | severity | concerns | meaning | what to do |"
@@ -168,7 +168,7 @@ def tables() -> Iterator[str]:
 
 
 def exit_codes() -> Iterator[str]:
-    """What the table says."""
+    """The table of exit codes."""
     yield "\n## Exit codes\n"
     yield "Of containers and ranks; a code above 128 is 128 plus the number of a signal."
     yield "`class`: where the cause most likely lies unless a log shows more.\n"

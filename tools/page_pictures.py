@@ -1,6 +1,6 @@
-"""How a page of an incident appears: screenshots by day and by night, and on paper.
+"""Shows an incident's page as images: screenshots in light and dark mode, and on paper.
 
-python -m tools.page_pictures PAGE.html FOLDER     page-light.webp, page-dark.webp, page-whole.png, page.pdf
+python -m tools.page_pictures PAGE.html FOLDER     writes page-light.webp, page-dark.webp, page-whole.png, page.pdf
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from testbed.driver.browser import browser
 
 _WIDTH, _HEIGHT = 1100, 900
 _TALLEST = 16_000
-"""CSS pixels; a surface of Chromium has an end."""
+"""Most CSS pixels of height, because Chromium's surfaces are limited."""
 
 
 def main(arguments: list[str]) -> int:

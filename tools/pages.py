@@ -1,4 +1,4 @@
-"""Generated pages: written, or compared with what is there (`--check`), one way for all tools that make some."""
+"""Generated pages: writes them, or compares them with the present ones (`--check`); shared by all generators."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 REPOSITORY = "https://github.com/kcover-io/kcover-ebpf"
 DATA = ROOT / ".bench/data"
-"""Raw results of bench runs. Git ignores them, `make release` packs them; docs/bench has the tables made of them."""
+"""Raw results of bench runs. Git ignores them, `make release` packs them; docs/bench contains
+tables derived from them."""
 
 
 def data_file(name: str) -> Path:
-    """The file in `DATA` that a bench writes, its folder made."""
+    """A file in `DATA` that a bench writes; creates its folder."""
     DATA.mkdir(parents=True, exist_ok=True)
     return DATA / name
 
 
 def keep(pages: Mapping[Path, str], arguments: Collection[str], tool: str) -> int:
-    """The exit code: 1 if `--check` was asked for and a page differs from what `tool` would write. Prose is wrapped."""
+    """Exit code: 1 if `--check` was given and a page differs from the output of `tool`. Prose is wrapped."""
     from tools.docs.wrap import wrapped
 
     pages = {page: wrapped(text) if page.suffix == ".md" else text for page, text in pages.items()}

@@ -82,7 +82,7 @@ def _values(schema: Schema) -> str:
 
 
 def fields(schema: Schema, path: str = "") -> Iterator[str]:
-    """Rows of the table, one a field that holds a value."""
+    """Rows of the table, one for each field with a value."""
     for name, child in schema["properties"].items():
         here = f"{path}{name}"
         if "properties" in child:
@@ -105,7 +105,7 @@ def kinds(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def render() -> str:
-    """The whole page."""
+    """The complete docs/policy.md."""
     crd = yaml.safe_load(CRD.read_text(encoding="utf-8"))
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     table = tomllib.loads(KINDS.read_text(encoding="utf-8"))

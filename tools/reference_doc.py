@@ -83,7 +83,7 @@ With a scrape and an evaluation every 5 s the alert fires within 10 s of the ver
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric as it is served; `name` has the ending that queries use."""
+    """One metric as it is exported; `name` includes the suffix that queries use."""
 
     name: str
     kind: str
@@ -92,8 +92,8 @@ class Metric:
 
 
 def served(registry: CollectorRegistry) -> dict[str, Metric]:
-    """All metrics of a program but those of its process, by name."""
-    # the registry shows labels only of series that exist
+    """Metric name -> metric, for all metrics of a program except those of its process."""
+    # the registry shows labels only for series that exist
     collectors = list(registry._collector_to_names)
     families: list[Any] = []
     for collector in collectors:
@@ -110,12 +110,12 @@ def served(registry: CollectorRegistry) -> dict[str, Metric]:
 
 
 def names(labels: tuple[str, ...]) -> str:
-    """A list of labels, as it is put in a cell."""
+    """A list of labels for a cell of a table."""
     return ", ".join(f"`{label}`" for label in labels)
 
 
 def rows(metrics: dict[str, Metric], beside: dict[str, Metric]) -> Iterator[str]:
-    """Rows of a table; `beside`: the agent's, where they have more labels."""
+    """Rows of a table; `beside`: the agent's metrics, if they have more labels."""
     for metric in metrics.values():
         also = (
             set(beside[metric.name].labels) - set(metric.labels) if metric.name in beside else set()
@@ -147,7 +147,7 @@ def metrics_page() -> str:
 
 
 def when(alert: str) -> str:
-    """The first sentence of the runbook."""
+    """First sentence of the runbook, which says when the alert fires."""
     found = MEANS.search((RUNBOOKS / f"{alert}.md").read_text(encoding="utf-8"))
     assert found is not None, f"docs/runbooks/{alert}.md does not begin with what the alert means"
     return " ".join(found[1].split())

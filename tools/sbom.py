@@ -21,7 +21,7 @@ from pathlib import Path
 NAME = "kcover-ebpf"
 DOCUMENT = Path("usr/share/sbom/kcover-ebpf.spdx.json")
 FOLDER = Path("usr/local/lib/python3.11/dist-packages")
-"""Both below the root of an image."""
+"""Relative to the root of an image."""
 FORMAT = "${Package}\t${Version}\t${Architecture}\t${source:Package}\t${Maintainer}\n"
 Package = dict[str, object]
 
@@ -34,7 +34,7 @@ def spdx_id(kind: str, name: str) -> str:
 def entry(kind: str, name: str, version: str, purl: str, licence: str | None) -> Package:
     """One package.
 
-    `licence` None: its metadata names none. A Debian package's is in /usr/share/doc/NAME/copyright.
+    `licence` None: its metadata contain none. A Debian package's licence is in /usr/share/doc/NAME/copyright.
     """
     return {
         "SPDXID": spdx_id(kind, name),
@@ -76,7 +76,7 @@ def python_packages(folder: Path) -> Iterator[Package]:
 
 
 def document(packages: list[Package], epoch_s: int) -> dict[str, object]:
-    """The document, of the time `epoch_s` (seconds since 1970)."""
+    """The document with the time `epoch_s` (seconds since 1970)."""
     packages = sorted(packages, key=lambda package: str(package["SPDXID"]))
     digest = hashlib.sha256(json.dumps(packages, sort_keys=True).encode()).hexdigest()
     described = [{"relationshipType": "DESCRIBES", "relatedSpdxElement": package["SPDXID"]}
@@ -97,7 +97,7 @@ def document(packages: list[Package], epoch_s: int) -> dict[str, object]:
 
 
 def listing() -> str:
-    """The installed packages, and those in /tmp, of which files were taken."""
+    """Installed packages by dpkg, and packages in /tmp from which files were taken."""
     commands = [["dpkg-query", "--show"]]
     commands += [["dpkg-deb", "--show", str(path)] for path in sorted(Path("/tmp").glob("*.deb"))]
     shown = [
@@ -113,7 +113,7 @@ def listing() -> str:
 
 
 def differences(root: Path) -> Iterator[str]:
-    """What an unpacked image has beside its document, and the reverse; a line each."""
+    """A line for each difference between an unpacked image and its document, in either direction."""
     table = json.loads((root / DOCUMENT).read_text())
     listed = {(package["name"], package["versionInfo"]) for package in table["packages"]}
     present = installed(root)
@@ -136,7 +136,8 @@ def installed(root: Path) -> set[tuple[str, str]]:
     }
     python = metadata.distributions(path=[str(root / FOLDER)])
     found |= {(item.metadata["Name"], item.version) for item in python}
-    # the symbolizer of bcc is taken out of its package, whose version is nowhere else in the image
+    # bcc's symbolizer is extracted from its package, whose version appears nowhere else in the
+    # image
     partial = {"libbpfcc"} if any(root.glob("usr/lib/*/libbcc_bpf.so.*")) else set()
     table = json.loads((root / DOCUMENT).read_text())
     return found | {
@@ -147,7 +148,7 @@ def installed(root: Path) -> set[tuple[str, str]]:
 
 
 def unowned(folder: Path) -> set[str]:
-    """Python's files that no distribution lists as its own, compiled ones left out."""
+    """Python files that belong to no distribution, without compiled ones."""
     owned = {
         str(file)
         for distribution in metadata.distributions(path=[str(folder)])

@@ -77,10 +77,10 @@ class Value:
 
 
 def documented(text: str) -> Iterator[Value]:
-    """The values that a user sets, and the sections above them, in the order of the file.
+    """The values that a user can set, and the sections above them, in the order of the file.
 
-    A section is a mapping whose keys have comments. The comment of a key is the block of `#` lines that ends in the
-    line above it, at its depth.
+    A section is a mapping whose keys have comments. The comment of a key is the block of `#` lines that ends
+    directly above it, with the same indentation.
     """
     root = yaml.compose(text)
     assert isinstance(root, yaml.MappingNode)
@@ -118,7 +118,7 @@ def _comment(lines: list[str], line: int, column: int) -> str:
 
 
 def page() -> str:
-    """The whole README."""
+    """The complete README of the chart."""
     about = yaml.safe_load((CHART / "Chart.yaml").read_text())
     head = _HEAD.format(
         description=about["description"], version=about["version"], repository=REPOSITORY

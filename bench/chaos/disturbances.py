@@ -127,7 +127,7 @@ class Disturber:
         return running.processes[name]
 
     def _cut(self, seconds: float) -> Undo:
-        """A timer ends it: whoever waits for an answer of the server meanwhile would never come to it."""
+        """A timer ends it, because code that waits for an answer of the server would never reach the end."""
         pid = self._part("kube-apiserver").pid
         os.kill(pid, signal.SIGSTOP)
         timer = threading.Timer(seconds, os.kill, (pid, signal.SIGCONT))

@@ -16,8 +16,8 @@ MOST_HELPERS = 8
 """Of one agent: three readers, two that read Python stacks, the resumer, a prober, a round of the inspection."""
 KILLED = "kill a rank"
 REPORTED_EARLY_S = 15.0
-"""An incident may date its beginning so much before the fault: a report's age is that of the last progress, and a
-clock may be wrong by 10 s."""
+"""Seconds by which an incident may date its beginning before the fault: a report's age is that of the last
+progress, and a clock may be wrong by 10 s."""
 
 
 _AGAIN = "again before any progress"
@@ -35,7 +35,7 @@ class Fault:
     at_s: float
     """Unix seconds."""
     restarted_s: float | None = None
-    """When each rank had begun anew, unix seconds; None: never."""
+    """When each rank had restarted, unix seconds; None: never."""
 
 
 @dataclass(frozen=True, slots=True)

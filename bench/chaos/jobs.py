@@ -77,7 +77,7 @@ class Trained:
         )
 
     def dated(self, observer: Observer) -> list[Fault]:
-        """The faults with the time at which every rank had begun anew."""
+        """The faults with the time at which every rank had restarted."""
         starts = [sorted(ids.values()) for ids in observer.started[self.space.name].values()]
         found = []
         for fault in self.faults:

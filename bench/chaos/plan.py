@@ -35,7 +35,7 @@ class Kind(Enum):
 
 
 FAULTS = {Kind.STOP_RANK: 3, Kind.KILL_RANK: 1}
-"""Weights: a hang is what takes all parts to notice and mend."""
+"""Weights: only a hang needs all components to be detected and repaired."""
 HELPERS = {Kind.KILL_HELPER: 9, Kind.KILL_AGENT: 1}
 """Of the agent's processes alone, far more often than in a run of everything."""
 HELPER_EVERY_S = 3.0

@@ -60,7 +60,7 @@ def page_of(
         "# Chaos",
         "",
         f"Written by `bench/chaos/run --seed {seed} --minutes {minutes:g}`: {len(faults)} faults in",
-        "two jobs of two ranks, beside a third that was left alone, on the test bed's two nodes.",
+        "two jobs of two ranks, while a third was left alone, on the test bed's two nodes.",
         "",
         "| what was done | times | left out |",
         "|---|---|---|",

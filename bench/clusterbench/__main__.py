@@ -1,7 +1,7 @@
 """How fast and how dear we are in a cluster: `python -m bench.clusterbench decide|delete|orders|gang|turn|...`.
 
 No node runs there. Nodes and pods are objects, and agents are simulated, so that what is measured is the
-controller and the API server it talks to. Both share this machine with whatever else runs on it.
+controller and the API server it talks to. Both share this machine with everything else that runs on it.
 `in-place`, `hybrid` and `replace` restart a small job on the real cluster of $KUBECONFIG; `slow` makes a rank there
 1.3 times slower, in each of `--jobs` jobs at once; `agent` measures an agent there with `--ranks` ranks on its node.
 """

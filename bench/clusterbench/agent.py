@@ -1,4 +1,4 @@
-"""What an agent costs its node and the API server: with no rank, and with so many in jobs of eight.
+"""What an agent costs its node and the API server: without ranks, and with ranks in jobs of eight.
 
 A real agent, kubelet and API server; ranks are small programs (`ring.py`), eight to a pod. Nothing restarts a job here.
 """
@@ -128,7 +128,7 @@ class _Meter:
         return count
 
     def over(self, window_s: float) -> dict[str, Any]:
-        """For so long from now on; a write is a change that the API server announced."""
+        """For the given seconds from now on; a write is a change that the API server announced."""
         time.sleep(2.0)
         begun_s, cpu_s, writes = time.monotonic(), _cpu_s(self._pid), dict(self._writes)
         memory = []

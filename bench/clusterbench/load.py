@@ -38,7 +38,7 @@ _HOUR_S = 3600.0
 
 
 def rates(folder: Path, nodes: int, commit: str) -> dict[str, Any]:
-    """Writes and bytes a second of so many agents by state, with the package of a commit and with this one.
+    """Writes and bytes per second of a number of agents, by state, with the package of a commit and with this one.
 
     Raises SystemExit where there is no such commit, or where its package lacks what is measured.
     """
@@ -82,7 +82,7 @@ def _rates(package: Path, nodes: int) -> dict[str, Any]:
 def load(
     client: ApiClient, kubeconfig: Path, folder: Path, nodes: int, span_s: int
 ) -> dict[str, Any]:
-    """What the writes of so many agents cost, calm and stalled."""
+    """The cost of the writes of a number of agents, calm and stalled."""
     found: dict[str, Any] = {"nodes": nodes, "span_s": span_s}
     pace = Pace(nodes)
     make_nodes(client, nodes)
@@ -121,9 +121,9 @@ def load(
 def report_of(
     index: int, pod: dict[str, Any], nodes: int, state: str, at_s: float | None = None
 ) -> dict[str, Any]:
-    """What the agent of node `index` reports of its pod of a gang on so many nodes, in a state of `rates.STATES`.
+    """What the agent of node `index` reports of its pod of a gang on a number of nodes, in a state of `rates.STATES`.
 
-    `at_s`: so long after the state began; None: very long.
+    `at_s`: seconds after the state began; None: a very long time.
     """
     now_s = time.time()
     began_s = now_s - 1.7e9 if at_s is None else at_s

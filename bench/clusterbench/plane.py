@@ -138,7 +138,7 @@ def _make_pod(
 
 
 def pod_status(restarts: int) -> dict[str, Any]:
-    """A pod that runs and is ready, after so many restarts."""
+    """A pod that runs and is ready, with the given restart count."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     state = {
         "name": "main", "ready": True, "restartCount": restarts, "image": "x", "imageID": "x",
@@ -195,7 +195,7 @@ def cluster(folder: Path, apiserver: Path) -> Iterator[tuple[ApiClient, Path]]:
     with running(folder, apiserver) as plane:
         admin = connect(str(plane.kubeconfig))
         install(admin)
-        # by a token, as in a cluster: a certificate would be verified anew for each request
+        # by a token, as in a cluster: a certificate would be verified for each request
         kubeconfig = plane.kubeconfig_of("bench", plane.token(NAMESPACE, "default"))
         yield connect(str(kubeconfig)), kubeconfig
 

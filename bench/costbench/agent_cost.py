@@ -65,7 +65,7 @@ def _passes_ms(group: Group, count: int = 50) -> list[float]:
 
 
 def syscalls(load: str, order: list[str]) -> list[dict[str, Any]]:
-    """A loop of getppid(2) beside a sensor that watches another process; blocks in the given order."""
+    """A loop of getppid(2) while a sensor watches another process; blocks in the given order."""
     group = Group("stranger")
     group.park(load, 1, 1)
     calls = subprocess.Popen(

@@ -83,7 +83,7 @@ class Group:
     def park(
         self, load: str, threads: int, processes: int, ranks: tuple[int, int] | None = None
     ) -> list[int]:
-        """Processes with so many waiting threads in all; returns their pids.
+        """Start processes with the given number of waiting threads in total; returns their pids.
 
         `ranks` makes them ranks of a job: the first one's number and the size of the world.
         """
@@ -191,7 +191,7 @@ class Meter:
 
 
 def usage_over(pid: int, window_s: float) -> Usage:
-    """What a process uses from now on, for so long."""
+    """What a process uses in the next seconds."""
     meter = Meter(pid)
     time.sleep(window_s)
     return meter.read()

@@ -70,7 +70,7 @@ def slow_down(raw: Raw, field: str, mode: str) -> Estimate:
 
 
 def _excesses(raw: Raw, real: bool) -> list[float]:
-    """Seconds by which steps took longer at the passes (or blanks) than beside them."""
+    """Seconds by which steps took longer at the passes (or blanks) than next to them."""
     ends = raw["passes"]["step_ends"]
     found = (excess_s(ends, at_s) for at_s, is_pass in raw["passes"]["events"] if is_pass == real)
     return [value for value in found if value is not None]

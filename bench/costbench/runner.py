@@ -73,7 +73,7 @@ def measure(size: Size) -> dict[str, Any]:
             for number, mode in enumerate(order, 1):
                 _say(f"block {number} of {len(order)}: {mode}")
                 raw["blocks"].append(stage.block(mode, size.block_s))
-            _say("single passes against the steps beside them")
+            _say("single passes against the adjacent steps")
             raw["passes"] = passes.measure(stage.training, stage.watched["attached"], size.paired_s)
             _say("the sensor over the training, for longer")
             raw["steady"] = stage.steady(size.window_s)

@@ -44,7 +44,7 @@ def beside_baseline(
     """Each value of `mode` with the mean of the baseline blocks just before and after it.
 
     The mean of both sides takes out a machine that gets steadily slower or faster. Raises
-    `ValueError` for a block without any baseline beside it.
+    `ValueError` for a block without any adjacent baseline.
     """
     pairs = []
     for index, (name, value) in enumerate(blocks):
@@ -53,7 +53,7 @@ def beside_baseline(
         sides = [*blocks[max(0, index - 1) : index], *blocks[index + 1 : index + 2]]
         near = [side for side_name, side in sides if side_name == baseline]
         if not near:
-            raise ValueError(f"block {index} ({mode}) has no {baseline} block beside it")
+            raise ValueError(f"block {index} ({mode}) has no {baseline} block next to it")
         pairs.append((value, fmean(near)))
     return pairs
 
@@ -77,12 +77,12 @@ def bootstrap(
 
 
 def ratio(blocks: Sequence[tuple[str, float]], mode: str, baseline: str) -> Estimate:
-    """Median of the ratios of a mode's blocks to the baseline blocks beside each."""
+    """Median of the ratios of a mode's blocks to the adjacent baseline blocks."""
     return bootstrap([value / base for value, base in beside_baseline(blocks, mode, baseline)])
 
 
 def difference(blocks: Sequence[tuple[str, float]], mode: str, baseline: str) -> Estimate:
-    """Median of the differences of a mode's blocks to the baseline blocks beside each."""
+    """Median of the differences of a mode's blocks to the adjacent baseline blocks."""
     return bootstrap([value - base for value, base in beside_baseline(blocks, mode, baseline)])
 
 

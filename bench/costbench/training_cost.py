@@ -18,7 +18,7 @@ BASELINE = "absent"
 MODES = ("idle", "attached", "fault")
 THREAD_COUNT, PROCESS_COUNT = 2_500, 20
 # A sleep for the device, then real work of fixed size: work that stops at a time of day, as
-# --cpu-share does it, would hide whatever takes the core away meanwhile.
+# --cpu-share does it, would hide anything that takes the core away meanwhile.
 STEP = ("--step-s", "0.02", "--cpu-share", "0", "--workers", "0")
 SETTLE_S = 2.0
 
@@ -34,7 +34,7 @@ class Stage:
         stack.callback(training.close)
         decoys = Group("decoy", node)
         stack.callback(decoys.close)
-        # helpers beside the ranks, as data loaders and a framework's own threads are: no rank
+        # helpers next to the ranks, like data loaders and a framework's own threads: not ranks
         training.park(load, THREAD_COUNT, PROCESS_COUNT)
         self.training = Training(training, folder / "training", *STEP)
         quiet.park(load, 1, 1)

@@ -87,7 +87,7 @@ def last_step(pod: str) -> int:
 
 
 def trains(beyond: int = 5) -> bool:
-    """True when all four pods run and each has made so many steps since its start."""
+    """True when all four pods run and each has made the given number of steps since its start."""
     pods = items("pods", f"--selector={PODS}")
     ready = [pod for pod in pods if pod["status"]["phase"] == "Running"]
     if len(ready) != 4 or any("deletionTimestamp" in pod["metadata"] for pod in pods):

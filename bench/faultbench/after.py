@@ -38,7 +38,7 @@ RESULTS = ROOT / ".bench/results/after"
 WORK = ROOT / ".bench/work"
 HANG_LIMIT_S = 90.0
 INTO_PHASE_S = 12.0
-"""So long others have waited in a quiet phase before the trace: a short wait would show nothing."""
+"""Seconds that others have waited in a quiet phase before the trace: a short wait would show nothing."""
 TRACE_LIMIT_S = 120.0
 
 
@@ -162,7 +162,7 @@ def explain_phase(live: Live) -> dict[str, Any]:
 
 
 def marks(run: RunSpec, seen: dict[str, Any]) -> dict[str, Any]:
-    """The answer of `trace` beside the truth."""
+    """The answer of `trace` next to the truth."""
     line = seen["line"]
     found = bool(line) and line["verdict"] not in ("WORKING", "UNKNOWN")
     # a rank is also named where the verdict is UNKNOWN: the one that the others wait for

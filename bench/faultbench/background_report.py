@@ -1,4 +1,4 @@
-"""`bench/faultbench/background-report`: faults beside background work against the same runs without it."""
+"""`bench/faultbench/background-report`: faults during background work against the same runs without it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def median(records: Sequence[Record]) -> float | None:
 
 
 def factor(without_s: float | None, beside_s: float | None) -> float | None:
-    """How much longer it takes beside the work; None where one was not found, or at once without."""
+    """How much longer detection takes during the work; None if it failed, or was immediate without the work."""
     return beside_s / without_s if without_s and beside_s is not None else None
 
 
@@ -43,7 +43,7 @@ def row(name: str, both: Sequence[tuple[Record, Record]]) -> list[object]:
 
 
 def goals(both: Sequence[tuple[Record, Record]], beside: Sequence[Record]) -> str:
-    """The goals of faults beside background work, and what they came to."""
+    """The goals for faults during background work, and the results."""
     found = [pair for pair in both if pair[0]["detected"]]
     factors = [factor(one["latency_s"], other["latency_s"]) for one, other in found]
     soon = Share(sum(it is not None and it <= MOST_FACTOR for it in factors), len(found))
@@ -70,7 +70,7 @@ def markdown(without: Sequence[Record], beside: Sequence[Record]) -> str:
         f"{number(quantile(some, 0.0))} to {number(quantile(some, 1.0))}"
         for some in ([r["load"] for r in side if "load" in r] for side in (without, beside))
     ]
-    return f"""# Faults beside background work
+    return f"""# Faults during background work
 
 Made by `bench/faultbench/background-report` from {len(both)} faults that were valid with and without
 background work (`bench/faultbench/run --background`). The load was {loads[0]} without and {loads[1]}

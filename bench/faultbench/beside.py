@@ -1,4 +1,4 @@
-"""A command that runs over and over beside the bench, such as an inspection of the node."""
+"""A command that runs repeatedly during the bench, such as an inspection of the node."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def execute(run: RunSpec, tag: str, work: Path, act: str | None) -> dict[str, An
 def start_jobs(
     live: Live, jobs: list[Job], act: str | None, collector: RunCollector | None = None
 ) -> None:
-    """Start the job (and a healthy one beside it, if wanted); wait until it trains."""
+    """Start the job (and a healthy bystander, if wanted); wait until it trains."""
     run = live.run
     address = collector.address if collector else ""
     command = launch_command(
@@ -200,7 +200,7 @@ def report(
 def with_bystander(
     judgement: Judgement, verdicts: list[dict[str, Any]], codes: list[int | None]
 ) -> dict[str, Any]:
-    """The judgement, with what was wrongly said about or done to a healthy job beside it."""
+    """The judgement, with false reports about, and actions against, a healthy bystander job."""
     return dataclasses.asdict(judgement) | {
         "false_verdicts": judgement.false_verdicts + len(verdicts),
         "false_shut_down": judgement.false_shut_down or any(code is not None for code in codes),

@@ -80,7 +80,7 @@ CODE = (
     Scenario("11-loop-native", "11", "endless loop in native code", HUNG | UNKNOWN,
              causes("spinning", "computing"), inject="loop-native", frameworks=ALL,
              held_out=True),
-    Scenario("11-loop-heartbeats", "11", "endless loop in Python beside threads with heartbeats",
+    Scenario("11-loop-heartbeats", "11", "endless loop in Python next to threads with heartbeats",
              HUNG, causes("spinning", "computing"), inject="loop-heartbeats", prepare="name",
              frameworks=("torch", "mpi"), held_out=True),
     Scenario("12-crossed", "12", "collectives of two groups in crossed order", DEADLOCK | HUNG,

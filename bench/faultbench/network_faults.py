@@ -105,7 +105,7 @@ def cut_telemetry(live: Live) -> None:
 
 
 def lose(live: Live, percent: int) -> None:
-    """Lose so many of the packets to the culprit."""
+    """Lose this fraction of the packets to the culprit."""
     rule = f"iifname {network.DEVICE} numgen random mod 100 < {percent} drop"
     drop(live, live.run.culprit, inward=rule)
 

@@ -18,8 +18,8 @@ SCENARIOS: tuple[Scenario, ...] = (*MATRIX, *GPU)
 WORLDS = {"torch": 4, "mpi": 4, "jax": 3} | dict.fromkeys(OWN + CUDA, 3) | {"spawn-node": 4}
 WARM_UP_S = 8.0
 LONG_WARM_UP_S = 25.0
-"""Where no byte is seen, signs of progress come once a pass, and what a job does beside training is known after ten
-passes: it takes longer until a job is known to train."""
+"""Without visible bytes, there is one sign of progress per pass, and what a job does in addition to training is
+known after ten passes. So it takes longer until a job is known to train."""
 WARM_UP_STEPS = 6
 SLOW_WATCH_S = 100.0
 """A slow rank does no harm at once: it may be reported after many steps."""
@@ -61,7 +61,7 @@ QUICK = (
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """One run: a scenario on a framework at a step length (seconds), its repetition, and if beside background work."""
+    """One run: a scenario on a framework, step length (seconds), repetition, and whether with background work."""
 
     scenario: Scenario
     framework: str

@@ -71,7 +71,7 @@ def ended(server: subprocess.Popen[str]) -> None:
 
 
 def unmount(mount: Path) -> None:
-    """Unmount now, whoever still waits in there; waiting readers get an error."""
+    """Unmount now, even if processes still wait there; waiting readers get an error."""
     subprocess.run(["umount", "-f", "-l", str(mount)], check=False, capture_output=True)
 
 
@@ -103,7 +103,7 @@ def ext4_full(live: Live) -> Path:
 def swap(live: Live) -> Path:
     """Swap space on a compressed memory device, for the time of the run."""
     device = run("zramctl", "--find", "--size", str(SWAP_BYTES)).strip()
-    (live.folder / SWAP_NOTE).write_text(device)  # for whoever cleans up after a killed bench
+    (live.folder / SWAP_NOTE).write_text(device)  # for cleaning up after a killed bench
     live.undo.callback(run, "zramctl", "--reset", device)
     run("mkswap", device)
     run("swapon", device)

@@ -49,7 +49,7 @@ QUIET = (
     quiet("qm-debugger", "m", "debugger attached to a rank for 5 s", host="debugger", phase_s=5.0),
     quiet("qn-neighbour", "n", "busy neighbour on all processors", host="neighbour", phase_s=30.0,
           frameworks=ALL, held_out=True),
-    quiet("qo-rejoin", "o", "process group formed anew", inject="rejoin"),
+    quiet("qo-rejoin", "o", "process group formed again", inject="rejoin"),
     quiet("qo-restart", "o", "launcher restarts all ranks", host="restart-ranks", phase_s=5.0),
     quiet("qp-finish-apart", "p", "ranks finish far apart", inject="finish-apart", phase_s=40.0,
           frameworks=("torch",)),

@@ -232,7 +232,7 @@ def markdown(records: Sequence[Record], name: str = "faultbench") -> str:
     return f"""# Fault bench{kind}
 
 Made by `bench/faultbench/report` from {len(records)} runs on
-{frameworks}, beside a load of {number(quantile(loads, 0.5))} (median; from {number(quantile(loads, 0.0))} to \
+{frameworks}, at a load of {number(quantile(loads, 0.5))} (median; from {number(quantile(loads, 0.0))} to \
 {number(quantile(loads, 1.0))}). What happened and when was written down by the injector and the training, never by the
 detector. Latency runs from the onset: when the fault began, or the last step that the culprit still
 completed if that is later. `*` marks scenarios held out of tuning. How it works:

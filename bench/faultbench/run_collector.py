@@ -15,7 +15,7 @@ SPACE_LIMIT_S = 30.0
 
 
 class RunCollector:
-    """Where the collector of a run is; it ends with whatever else carries the run's tag."""
+    """Where the collector of a run is; it ends with everything else that has the run's tag."""
 
     def __init__(self, live: Live) -> None:
         self._live, self._port = live, free_port()
@@ -24,7 +24,7 @@ class RunCollector:
 
     @property
     def host(self) -> str:
-        """Its address: that of a machine beside those of the ranks, where these have one each."""
+        """Its address: that of a separate machine, where these have one each."""
         return "127.0.0.1" if self._member is None else network.address(self._member)
 
     @property

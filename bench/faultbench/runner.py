@@ -46,7 +46,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--act", choices=("observe", "shutdown"), default="shutdown")
     parser.add_argument("--no-sensor", action="store_true", help="record the truth alone")
     parser.add_argument("--background", action="store_true", help="ranks that do more than train")
-    parser.add_argument("--beside", default="", help="a command to run over and over meanwhile")
+    parser.add_argument("--beside", default="", help="a command to run repeatedly meanwhile")
     parser.add_argument("--fresh", action="store_true", help="do runs again that have a result")
     parser.add_argument("--list", action="store_true", help="print the runs and stop")
     return parser.parse_args(argv)

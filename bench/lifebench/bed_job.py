@@ -26,7 +26,7 @@ JOB = "life"
 SELECTOR = f"batch.kubernetes.io/job-name={JOB}"
 ARMED = {"kcover.io/cascading-recovery": "true"}
 PODS = "pods.json"
-"""In the phase's folder, for what runs beside: each host's pod and its node's network namespace."""
+"""In the phase's folder, for the program outside the job: each host's pod and its node's network namespace."""
 _PORT = 29500
 _POLL_S = 1.0
 _INDEX = "batch.kubernetes.io/job-completion-index"
@@ -211,7 +211,7 @@ class BedPhase:
         return codes
 
     def _note(self, pods: list[dict[str, Any]]) -> None:
-        """For what runs beside; there is a moment in which a pod has no node yet."""
+        """For the program outside the job; for a moment, a pod has no node yet."""
         if not all(pod["spec"].get("nodeName") for pod in pods):
             return
         hosts = {

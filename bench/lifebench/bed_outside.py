@@ -29,7 +29,7 @@ class Outside:
         return f"{self.prefix}-outside"
 
     def address(self, number: int) -> str:
-        """One of its addresses, by number modulo `MOST`, for what runs beside one job; it is there from now on."""
+        """One of its addresses, by number modulo `MOST`, for the program outside one job; it exists from now on."""
         address = str(_FIRST + number % MOST)
         ip("-n", self.netns, "address", "replace", f"{address}/24", "dev", DEVICE)
         return address

@@ -1,4 +1,4 @@
-"""One run of one phase: the job under its sensors, what runs beside it, and what they wrote."""
+"""One run of one phase: the job under its sensors, the program outside the job, and what they wrote."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class RunningPhase:
         return subprocess.Popen(command, env=variables, cwd=work, start_new_session=True, **more)
 
     def _standard_input(self) -> tuple[int, int | None]:
-        """The job's standard input, and the other end for what runs beside it."""
+        """The job's standard input, and the other end for the program outside the job."""
         if self._phase.stdin == "tty":
             other, stdin = pty.openpty()
         elif self._phase.stdin == "pipe":
@@ -160,7 +160,7 @@ class RunningPhase:
             )
 
     def variables(self, address: str, port: int, host: int) -> dict[str, str]:
-        """The environment of what runs on a host; what runs beside has the number after the last one."""
+        """The environment of what runs on a host; the program outside the job has the number after the last one."""
         ours = {
             TAG_VARIABLE: tag_value(self._tag),
             "LIFE_FOLDER": str(self._folder / "work"),

@@ -2,8 +2,8 @@
 
 A program is started with these variables, with the folder of the phases and the root of the source on its path:
 LIFE_FOLDER (its own folder, also the current one), LIFE_EVENTS (the event file), LIFE_HOST (the number of its host),
-LIFE_ADDRESS (the address of the host of what runs beside) and, on several hosts, LIFE_NETWORK (what the names of their
-network namespaces begin with).
+LIFE_ADDRESS (the address of the host of the program outside the job) and, on several hosts, LIFE_NETWORK (prefix of
+the names of their network namespaces).
 
     from bench.lifebench.life import torch_training
     with torch_training(step_s=0.4) as job:
@@ -45,7 +45,7 @@ def events(name: str) -> list[str]:
 
 
 def await_events(name: str, count: int = 1) -> None:
-    """Wait until there are so many; for what runs beside the job."""
+    """Wait until there are this many; for programs outside the job."""
     while len(events(name)) < count:
         time.sleep(0.1)
 
@@ -86,7 +86,7 @@ class Training:
         self._steps += 1
 
     def train(self, seconds: float, during: Callable[[int], None] | None = None) -> None:
-        """Train for about so long: on every rank the same number of steps; `during` gets the number before each."""
+        """Train for about this many seconds, all ranks with equal steps; `during` gets the number before each."""
         for number in range(max(1, round(seconds / self._run.options.step_s))):
             if during is not None:
                 during(number)

@@ -47,7 +47,10 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=4, metavar="N", help="Jobs side by side (4)")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each (1)")
     parser.add_argument(
-        "--minutes", type=float, default=600.0, help="begin no further phase after so long"
+        "--minutes",
+        type=float,
+        default=600.0,
+        help="begin no further phase after this many minutes",
     )
     parser.add_argument(
         "--out", type=Path, default=OUT, metavar="DIR", help="results (.bench/life-bed)"

@@ -22,7 +22,7 @@ class BadTableError(Exception):
 class Phase:
     """A healthy job that trains, does something else for a while, and trains again or ends.
 
-    `program` and `beside` are files of the table's folder: what each rank runs, and what runs next to the job but
+    `program` and `beside` are files of the table's folder: what each rank runs, and what runs outside the job but
     outside of it, "" for nothing. A name in `.c` is compiled. `lasts_s` is the length of the whole job in seconds on
     an idle host. `ranks` is the number of ranks on all hosts, `hosts` the number of hosts; each has its own sensor.
     `stdin` is what the job's standard input is, "" for nothing to read; `beside` has the other end.

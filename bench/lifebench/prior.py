@@ -60,7 +60,7 @@ def kept() -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the fit beside what is shipped."""
+    """Print the fit next to the shipped values."""
     if len(sys.argv) > 1:
         measured = lengths_of(Path(sys.argv[1]))
         LENGTHS.write_text(json.dumps(measured, indent=1, sort_keys=True) + "\n", encoding="utf-8")

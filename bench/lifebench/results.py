@@ -39,7 +39,7 @@ class Row:
     """One run of one phase.
 
     `ended` is whether a sensor ended it; `completed` whether the job ended by itself, with code 0. A run that did
-    neither, never began its phase, or beside which a program failed, has a `problem` and counts nowhere; `skipped`
+    neither, never began its phase, or whose outside program failed, has a `problem` and counts nowhere; `skipped`
     says why it was not started. `exit_codes` has one for each host. `trained_s` is how long it trained before the
     phase, `phase_s` how long the phase was, both in seconds and None if unknown; `lasted_s` is from the first to the
     last line of its record. `steps` are those of the rank that did most.
@@ -84,7 +84,7 @@ def row_of(
 ) -> Row:
     """The row of a run; of each host the exit code, None if it had to be killed, and the sensor's lines.
 
-    `beside_code` is the exit code of what ran beside the job, None where nothing did, or where it still ran.
+    `beside_code` is the exit code of the program outside the job; None if there was none or it was still running.
     """
     codes = tuple(code for code, _ in hosts)
     begin_s = min(times_s(events, "phase_begin"), default=None)
@@ -114,7 +114,7 @@ def row_of(
 
 def _problem(codes: Sequence[int | None], begin_s: float | None, beside_code: int | None) -> str:
     if beside_code:
-        return f"what ran beside it failed with code {beside_code}"
+        return f"the program outside the job failed with code {beside_code}"
     if ENDED_CODE in codes:
         return ""
     if None in codes:

@@ -1,4 +1,4 @@
-"""node-problem-detector and gpud, built from their modules, beside all attempts, and what they report meanwhile."""
+"""node-problem-detector and gpud, built from their modules, running during all attempts, and their reports."""
 
 from __future__ import annotations
 

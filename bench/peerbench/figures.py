@@ -21,7 +21,7 @@ class Figures:
     """Until the right rank was named."""
     named_wrong: bool
     again_s: float | None
-    """Until all ranks had made a step again, after they were started anew."""
+    """Until all ranks had made a step again, after they were restarted."""
     ended_healthy: bool
 
 
@@ -55,7 +55,7 @@ def figures(events: Sequence[Event], words: Iterable[Record], culprit: int, worl
     late = [word for word in words if begun <= word["unix"] <= (again_s or float("inf"))]
     named = [entry for entry in late if entry["rank"] is not None]
     right = [entry["unix"] for entry in named if entry["rank"] == culprit]
-    # who restarts the ranks must have noticed, whatever it said
+    # a tool that restarts the ranks must have noticed, even if it reported nothing
     restarts = [entry["unix"] for entry in restarts_after(events, begun)]
     noticed = [*(entry["unix"] for entry in late), *restarts]
     return Figures(

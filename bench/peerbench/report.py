@@ -1,4 +1,4 @@
-"""Tables and chart of the bench beside other tools, from the files of its results."""
+"""Tables and chart of the comparison with other tools, from its result files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One rank of the job that all ways guard: torch DDP over gloo, below torchrun.
 
 A fault that a rank does to itself is done once: a rank that is started again finds it in the event file and trains.
-With `STEP_TIMER_S` set, every step starts torchelastic's timer anew, by which its agent ends a rank that is late.
+With `STEP_TIMER_S` set, every step restarts torchelastic's timer, by which its agent ends a rank that is late.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """`prefix` comes before torchrun; `watcher` is a module that runs beside the job, given its event file.
+    """`prefix` comes before torchrun; `watcher` is a module that runs next to the job, given its event file.
 
     `read` finds a word in a line of the job's stderr, `read_json` in a JSON line of the prefix or the watcher; None
     where there is none. `restarts` is what torchrun itself may do; everything else is restarted by the way.
@@ -112,7 +112,7 @@ WAYS = {
 
 
 def command(way: Way, folder: str, events: str, options: list[str]) -> list[str]:
-    """The job's command line. torchrun restarts the workers itself, whoever ended one of them."""
+    """The job's command line. torchrun restarts the workers itself, whatever ended one of them."""
     # under Python 3.11 this torchrun starts no workers unless it redirects one of their streams
     return [
         *way.prefix, PYTHON, "-m", "torch.distributed.run", "--nproc_per_node", str(WORLD),

@@ -51,7 +51,7 @@ class Activity:
     """Its disk completes requests all the time."""
     write_bytes_s: int = 0
     wakes_s: int = 0
-    """Times a second that it sleeps anew, or yields its CPU."""
+    """Times per second that it goes to sleep again, or yields its CPU."""
     in_place: bool = False
     """It burns in a loop that leaves its registers as they are."""
     beside: Activity | None = None
@@ -188,7 +188,7 @@ SERVED = Activity(
     files=(WaitedFile(77, "unix", "socket:[99]", Inode(99), "", ""),),
     wait_channel="do_sys_poll",
 )
-"""It waits for an answer of a program beside the job."""
+"""It waits for an answer of a program outside the job."""
 LOOP = Activity("Python loop", 1.0, TaskState.RUNNING, stack=words("python3.11", 0x920))
 STOPPED = Activity("stopped", 0.0, TaskState.STOPPED)
 FROZEN = Activity("frozen", 0.0, TaskState.FROZEN)
@@ -231,7 +231,7 @@ BACKGROUND = Activity(
 
 
 def asleep(seconds: float) -> Activity:
-    """One sleep of so long."""
+    """One sleep of the given seconds."""
     stack = words("python3.11", 0x9C0)
     return Activity(
         "asleep",
@@ -246,7 +246,7 @@ def asleep(seconds: float) -> Activity:
 
 
 def helped(seconds: float) -> Activity:
-    """`HELPED`, by a thread that is seen to back off for so long."""
+    """`HELPED`, by a thread that visibly backs off for the given seconds."""
     return replace(HELPED, beside=asleep(seconds))
 
 

@@ -41,7 +41,7 @@ Key = tuple[str, int, str]
 
 
 def healthy(hours: float, longest: float, seed: int, only: str = "*") -> Iterator[Work]:
-    """Tapes of every shape that `only` fits, for so many job-hours in all; each round in its own order."""
+    """Tapes of every shape that `only` fits, for `hours` job-hours in total; each round in its own order."""
     names = fnmatch.filter(SHAPES, only)
     while hours > 0 and names:
         for name in random.Random(seed).sample(names, len(names)):
@@ -130,7 +130,7 @@ def _arguments() -> argparse.ArgumentParser:
         help="judge with these thresholds (TOML, as of `kcover-ebpf run`), to try them before they are used",
     )
     parser.add_argument("--jobs", type=int, default=1, help="tapes at a time")
-    parser.add_argument("--minutes", type=float, default=600.0, help="stop after so long")
+    parser.add_argument("--minutes", type=float, default=600.0, help="stop after this many minutes")
     parser.add_argument(
         "--into",
         type=Path,

@@ -39,7 +39,7 @@ class Round:
     device_s: float
     """From the moment the last one has joined."""
     data_s: float = 0.0
-    """Data flows between the ranks for so long, at the end."""
+    """Data flows between the ranks for this long, at the end."""
     loaders: Mapping[int, Activity] = field(default_factory=dict)
     """What the loader of a rank does while that rank carries out its plan, where it is not idle."""
 

@@ -35,7 +35,7 @@ def _summary(healthy: Sequence[Line]) -> Iterable[str]:
         + ("reaches it." if hours >= _GOAL_HOURS and not ended else "is too short for it: missed.")
     )
     if hours and not ended:
-        yield f"Without any in so many hours, fewer than {3000 / hours:.1f} in 1,000 hours are likely (95%)."
+        yield f"Without any in that many hours, fewer than {3000 / hours:.1f} in 1,000 hours are likely (95%)."
     for entry in ended:
         yield f"- ended: {entry['shape']}, seed {entry['seed']}: {entry['shutdown']}: {'; '.join(entry['evidence'])}"
 

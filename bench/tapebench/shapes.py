@@ -150,7 +150,7 @@ def slow_load(shape: Shape, rng: random.Random) -> Round:
 
 
 def flap(seconds: float) -> Pause:
-    """A port is away for so long: what was sent is sent again, and the step takes that much longer."""
+    """A port is down for this long: data is sent again, and the step takes that much longer."""
 
     def pause(shape: Shape, rng: random.Random) -> Round:
         found = step(shape, rng)

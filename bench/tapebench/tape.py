@@ -27,7 +27,7 @@ _RAS_FIRST_NS, _RAS_PERIOD_NS = 3 * NS, 5 * NS
 """NCCL is asked three times within three seconds, and then more rarely."""
 _SETTINGS = Settings()
 _WATCH_NS = 180 * NS
-"""So long after a fault the tape ends."""
+"""Seconds after a fault at which the tape ends."""
 
 
 @dataclass
@@ -111,7 +111,7 @@ class Tape:
         return sorted(found, key=lambda pair: pair[0])
 
     def play(self, hours: float) -> Outcome:
-        """Run for so long, or until the job would have been ended, or a while after the fault."""
+        """Run for the given time, or until the job would have been ended, or a while after the fault."""
         begin_ns = self.gang.now_ns
         end_ns = begin_ns + int(hours * 3600 * NS)
         fault_ns = FOREVER_NS

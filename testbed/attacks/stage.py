@@ -244,7 +244,7 @@ def course(timeline: Iterable[Mapping[str, str]], since_s: float) -> str:
 
 
 def shut(cluster: Cluster) -> frozenset[str]:
-    """Nodes that take no pods, whoever said so."""
+    """Nodes that accept no pods, for any reason."""
     cordoned = {
         node["metadata"]["name"]
         for node in cluster.get("nodes")

@@ -22,7 +22,7 @@ def folder(*names: str) -> Path:
 
 @contextmanager
 def locked(what: str) -> Iterator[None]:
-    """One at a time makes a thing; whoever comes second waits and finds it there."""
+    """Only one process at a time makes a thing; a second one waits and finds it there."""
     with open(folder("locks") / what, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -40,7 +40,7 @@ def digest(path: Path) -> str:
 
 
 def seal(path: Path) -> None:
-    """Write the file's digest beside it: it is complete now."""
+    """Write the file's digest next to it, which marks it as complete."""
     path.with_name(path.name + ".sha256").write_text(digest(path) + "\n")
 
 

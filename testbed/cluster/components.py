@@ -165,7 +165,7 @@ def dns(bed: Bed) -> Component:
 
 
 def control_proxy(bed: Bed) -> Component:
-    """kube-proxy beside the API server, which calls webhooks behind services."""
+    """kube-proxy next to the API server, which calls webhooks behind services."""
     netns = bed.control_netns
     name = "control-kube-proxy"
     command = [*network.entered(netns), bed.bin / "kube-proxy", f"--config={bed.etc / name}.yaml"]

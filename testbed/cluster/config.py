@@ -140,7 +140,7 @@ def kubelet(node: Node) -> dict[str, Any]:
         "address": "0.0.0.0",
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{node.cgroup}",
-        "failCgroupV1": False,  # many machines still mount v1 beside v2
+        "failCgroupV1": False,  # many machines still mount both v1 and v2
         "failSwapOn": False,
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         "clusterDNS": [layout.CONTROL_ADDRESS],

@@ -1,4 +1,4 @@
-"""Takes a test bed down, in whatever condition it is: nothing is left but the cache.
+"""Takes a test bed down, in any condition: only the cache remains.
 
 It needs no list of what was made: the processes are those in the test bed's cgroup, the mounts of a
 node are in a mount namespace that ends with its last process, and the rest carries the name.

@@ -1,7 +1,7 @@
 """The images of the test bed, made from Debian packages and our own programs, without a registry.
 
-Unpacking the training image takes longer than all the rest of `up`. So it is done once, beside the programs, into a
-containerd folder in the cache, and each node begins with a copy of that folder. The copy is cheap:
+Unpacking the training image takes longer than all the rest of `up`. So it is done once, in parallel with the
+programs, into a containerd folder in the cache, and each node begins with a copy of that folder. The copy is cheap:
 blobs are hard links, and the unpacked files are a mount of those in the cache, which are only read.
 """
 

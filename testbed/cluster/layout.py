@@ -1,6 +1,6 @@
 """Where everything of one test bed is, and what it is called; pure.
 
-Several test beds can run on one machine: whatever the machine has only once (network namespaces,
+Several test beds can run on one machine: everything that the machine has only once (network namespaces,
 cgroups, the mark in /run) carries the test bed's name. Addresses need not differ, because every
 test bed has its own wires.
 """

@@ -105,7 +105,7 @@ def prepare(state: State, node: Node) -> None:
 
 
 def ensure(state: State, node: Node) -> None:
-    """Start the node, or what is missing of it; when the holder died, all of it anew."""
+    """Start the node, or what is missing of it; if the holder died, all of it again."""
     held = state.processes.get(f"{node.name}-holder")
     if held is not None and not held.alive():
         stop(state, node)

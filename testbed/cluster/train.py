@@ -4,8 +4,8 @@ It finds its place in the job from what the job controllers put into the environ
 `rank R step N` after each step, and runs until it is stopped. Knobs, all in the environment:
 
 STEP_SECONDS        what a rank does by itself in a step, before it exchanges gradients (0.5)
-STEPS               end after so many steps (0: never)
-CHECKPOINT_EVERY    rank 0 saves every so many steps while the others wait (0: never)
+STEPS               end after this many steps (0: never)
+CHECKPOINT_EVERY    rank 0 saves each time after this many steps while the others wait (0: never)
 CHECKPOINT_SECONDS  how long it then writes, past the page cache (5)
 CHECKPOINT_PATH     where to (/tmp/checkpoint)
 RESUME_FOLDER       if it is there, rank 0 notes each step in it, and a new start continues after the last (/resume)
@@ -135,7 +135,7 @@ class MpiJob:
 
 
 def save(path: str, seconds: float) -> None:
-    """Write past the page cache for so long, as a large checkpoint does."""
+    """Write past the page cache for the given seconds, as a large checkpoint does."""
     part = mmap.mmap(-1, 4 << 20)  # aligned, as direct writes must be
     end = time.monotonic() + seconds
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DIRECT, 0o600)

@@ -144,7 +144,7 @@ def _start(running_state: State, release: Kubernetes, wanted: Wanted) -> None:
 
 
 def fill_cache(release: Kubernetes) -> list[Path]:
-    """Make what is missing of the programs, which are returned, and beside them of the images, which wait for disks."""
+    """Make the missing programs, which are returned, and in parallel the missing images, which wait for disks."""
     with ThreadPoolExecutor(1) as beside:
         store = beside.submit(images.store, say)
         programs = build.kubernetes(release, say)

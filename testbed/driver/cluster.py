@@ -86,7 +86,7 @@ class Cluster:
         return [*there, verb, "--name", name[1] or "default", *words]
 
     def grow(self, nodes: int) -> None:
-        """Have the test bed add nodes until there are so many."""
+        """Have the test bed add nodes until there are this many."""
         if len(self.get("nodes")) < nodes:
             command = self.testbed("up", f"--nodes={nodes}", "--controllers=none")
             subprocess.run(command, check=True, capture_output=True)
@@ -185,7 +185,7 @@ class Namespace:
         raise ClusterError(f"{pod} did not log {pattern!r} in {timeout_s:.0f} s: {said[-2000:]}")
 
     def wait_for_pods(self, selector: str, count: int, timeout_s: float = PATIENCE_S) -> list[str]:
-        """Wait until so many pods are there, whatever their phase; returns their names."""
+        """Wait until this many pods exist, in any phase; returns their names."""
         deadline = time.monotonic() + timeout_s
         while True:
             names = [pod["metadata"]["name"] for pod in self.pods(selector)]

@@ -16,7 +16,7 @@ class FakeRasServer:
     reports: list[str]
     json_known: bool = True
     silent_first: int = 0
-    """So many connections are accepted and never answered, as by a stopped process."""
+    """Number of connections that are accepted and never answered, as by a stopped process."""
     greeting: str = "SERVER PROTOCOL 2"
     events: list[str] | None = None
     """What a client that asks to MONITOR gets; None: a server before 2.29."""

@@ -127,7 +127,7 @@ def replaced(text: str, changes: Mapping[str, str]) -> str:
 
 
 def sized(text: str, pods: int) -> str:
-    """The example of a Job or JobSet with so many pods."""
+    """The example of a Job or JobSet with the given number of pods."""
     return replaced(
         text,
         {
@@ -139,7 +139,7 @@ def sized(text: str, pods: int) -> str:
 
 
 def with_checkpoints(every: int, seconds: float, path: str = "/tmp/checkpoint") -> Any:
-    """Rank 0 of the example Job saves every so many steps of half a second, while the other waits."""
+    """Rank 0 of the example Job saves every few steps of half a second, while the other waits."""
     reported = {"EVERY": every, "SECONDS": seconds, "PATH": path}
     variables = [
         f'{{name: CHECKPOINT_{name}, value: "{value}"}}' for name, value in reported.items()
@@ -148,7 +148,7 @@ def with_checkpoints(every: int, seconds: float, path: str = "/tmp/checkpoint") 
 
 
 def wait_for_training(namespace: Namespace, kind: Kind, steps: int = 3) -> None:
-    """Wait until all pods are ready and each rank has made so many steps since its last start."""
+    """Wait until all pods are ready and each rank has made the given number of steps since its last start."""
     if not kind.speaker:
         namespace.wait_for_steps(kind.selector, kind.pods, steps)
         return

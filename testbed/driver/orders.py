@@ -37,7 +37,7 @@ def session_of(release: Release, account: str, folder: Path, *bound: str) -> Api
 
 
 def scale(release: Release, count: int) -> None:
-    """Have so many controllers, and wait until it is so."""
+    """Scale the controllers to this number, and wait until they are there."""
     release.ctl("scale", "deployment/kcover-ebpf-controller", f"--replicas={count}")
     release.ctl("rollout", "status", "deployment/kcover-ebpf-controller", "--timeout=110s")
     if count == 0:

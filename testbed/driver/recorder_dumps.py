@@ -66,7 +66,7 @@ def dump(
     members: str = MEMBERS,
     groups: dict[str, tuple[str, str]] | None = None,
 ) -> dict[str, Any]:
-    """`groups`: name to purpose and members of those beside the default one."""
+    """`groups`: name to purpose and members of those other than the default one."""
     known = {"0": ("default_pg", members), **(groups or {})}
     sequences = [entry["collective_seq_id"] for entry in calls if entry["process_group"][0] == "0"]
     done = [
@@ -97,6 +97,6 @@ def pickled(value: object) -> bytes:
 
 
 def steps(count: int, *, ends: str | None = None, line: int = 40) -> list[dict[str, Any]]:
-    """So many calls that completed, and one more of this operation that has not."""
+    """The given number of completed calls, and one more of this operation that has not completed."""
     found = [call(number) for number in range(1, count + 1)]
     return [*found, call(count + 1, ends, state="scheduled", line=line)] if ends else found

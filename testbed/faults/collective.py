@@ -1,6 +1,6 @@
 """A rank of a job whose ranks end up spinning in one collective, with a RAS server as NCCL has one.
 
-collective.py STEPS LATE WAY: trains for so many steps, then spins in place ("spin") or as MPI waits
+collective.py STEPS LATE WAY: trains for STEPS steps, then spins in place ("spin") or as MPI waits
 ("yield"); the rank LATE launched one operation less than the others (-1: none did). Each rank's
 server answers for all ranks, on the port that they share.
 """

@@ -1,7 +1,7 @@
 """A rank that trains on a stub of a GPU: python gpu.py LIBRARY MEMORY STEPS FAULT.
 
 After STEPS healthy steps: lock (rank 1 never launches), device (all launch what never ends), asleep (the same; all wait
-asleep from the start), beside (the same in another thread, as autograd's), none.
+asleep from the start), beside (the same in another thread, like autograd's), none.
 """
 
 import ctypes

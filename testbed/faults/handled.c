@@ -1,4 +1,4 @@
-// Faults that a handler mends, as virtual machines and sanitizers make them on purpose: COUNT of
+// Faults that a handler repairs, as virtual machines and sanitizers make them on purpose: COUNT of
 // them, none of which the kernel reports, then one without a handler. Waits for a line
 // before it begins.
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-"""A process whose memory lock is really taken: whoever reads its command line waits as long as the holder does.
+"""A process whose memory lock is really taken: a reader of its command line waits as long as the owner does.
 
 `python -m testbed.faults.memory_lock`, in its own mount namespace, prints a line once its file system is
 there, waits for
@@ -41,7 +41,7 @@ def _serve(point: str) -> int:
 
 
 def started(mounted: Callable[[], object] = lambda: None) -> tuple[int, int]:
-    """(pid, descriptor): with the last copy of the descriptor the file system goes, and whoever waits continues.
+    """(pid, descriptor): with the last copy of the descriptor the file system goes, and waiting processes continue.
 
     `mounted` is called before the process is made.
     """

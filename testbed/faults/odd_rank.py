@@ -1,6 +1,6 @@
 """A rank of a small training whose ranks send each other a few bytes a step, in the main thread.
 
-odd_rank.py STEPS ODD WAY: after so many steps the rank ODD is caught at a lock ("lock") or in a loop ("loop"); the
+odd_rank.py STEPS ODD WAY: after STEPS steps the rank ODD is caught at a lock ("lock") or in a loop ("loop"); the
 others wait for its message. Ports are BASE + rank.
 """
 

@@ -1,6 +1,6 @@
 """A rank whose PyTorch has a flight recorder: it serves the pipe, and writes dumps as PyTorch does.
 
-recorder.py STEPS ODD WAY: trains for so many steps, then waits in a collective for ever. The rank ODD
+recorder.py STEPS ODD WAY: trains for STEPS steps, then waits in a collective for ever. The rank ODD
 never calls it ("behind"), calls another operation instead ("skipped"), has all call the same ("joined"), or
 all are deaf ("deaf"). Each question is written down as a line of asked-RANK.
 """

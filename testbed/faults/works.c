@@ -1,4 +1,4 @@
-// Does so much work of one kind after each line read: works cpu MILLISECONDS | write PATH BYTES |
+// Does the given amount of work of one kind after each line read: works cpu MILLISECONDS | write PATH BYTES |
 // read PATH BYTES | fault PAGES | threads COUNT (each burns 2 ms and ends); prints a line when
 // done.
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-"""What ordinary training jobs do beside training: metrics, logs, telemetry, helper programs, a monitor.
+"""What ordinary training jobs do in addition to training: metrics, logs, telemetry, helper programs, a monitor.
 
     python -m testbed.workloads.background collect ADDRESS PORT   # the collector, outside of the job
     python -m testbed.workloads.background monitor   # a process with RANK that trains nothing
@@ -64,7 +64,7 @@ def repeat(work: Callable[[], object], period_s: float) -> None:
 
 
 def burn(cpu_s: float) -> None:
-    """Use so much CPU: its own, not the clock's, so that it takes the same share where CPUs are rare."""
+    """Use the given CPU time (not wall time), so that it takes the same share where CPUs are rare."""
     end = time.thread_time() + cpu_s
     while time.thread_time() < end:
         hashlib.sha256(BLOCK).digest()

@@ -265,7 +265,7 @@ def stuck_reader(run: Run) -> None:
 
 
 def loop_heartbeats(run: Run) -> None:
-    """Every rank has a thread that sends rank 0 a byte each 100 ms; one rank loops in Python beside it."""
+    """Every rank has a thread that sends rank 0 a byte each 100 ms; one rank loops in Python at the same time."""
     path = Path(run.options.inject_path)
     if run.trainer.rank == 0:
         listener = _announced_listener(path)

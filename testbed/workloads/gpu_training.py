@@ -67,12 +67,12 @@ class Device:
         }
 
     def run(self, seconds: float) -> None:
-        """Compute on this device alone, and wait until it is done: about so long, as no two steps are alike."""
+        """Compute on this device alone for about this long (no two steps are alike), and wait until it is done."""
         seconds *= random.uniform(0.95, 1.05)
         self._waits[self._style.wait](None, 0, 0, ctypes.c_int64(round(seconds * 1e9)))
 
     def join(self, launched: ctypes.Array[ctypes.c_uint32], step: int) -> None:
-        """Wait until all ranks launched so many operations."""
+        """Wait until all ranks have launched this many operations."""
         self._waits[self._style.wait](launched, self._world, step, DEVICE_NS)
 
     def replay(self, launched: ctypes.Array[ctypes.c_uint32], rank: int) -> None:
@@ -183,7 +183,7 @@ class GpuTrainer:
 
 
 def send_telemetry(log: EventLog) -> None:
-    """Send a line of telemetry a second to a program of this host, whatever becomes of it."""
+    """Send a line of telemetry a second to a program of this host, and ignore errors."""
     listener = socket.create_server(("127.0.0.1", 0))
     log.write("telemetry", port=listener.getsockname()[1])
     sender = socket.create_connection(listener.getsockname())

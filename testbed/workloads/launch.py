@@ -60,7 +60,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--absent", type=int, default=None, help="a rank that is not started")
     parser.add_argument("--netns", default="", help="prefix for one network namespace per rank")
     parser.add_argument(
-        "--monitor", action="store_true", help="a process with RANK beside the ranks"
+        "--monitor", action="store_true", help="a process with RANK in addition to the ranks"
     )
     parser.add_argument("--events", default="", help="event file of the job (see training.py)")
     parser.add_argument("--kill-others", action="store_true", help="end the job when a rank fails")
@@ -223,13 +223,13 @@ def own_launcher(args: argparse.Namespace, folder: str) -> int:
 
 
 def network_members(framework: str, world: int) -> int:
-    """How many network namespaces so many ranks have."""
+    """Number of network namespaces for the given number of ranks."""
     return 1 if framework == "mpi" else world
 
 
 @contextmanager
 def monitor(args: argparse.Namespace) -> Iterator[None]:
-    """Keep a monitor of rank 0 beside the job, if it is wanted; only where ranks are numbered."""
+    """Keep a monitor of rank 0 next to the job, if it is wanted; only where ranks are numbered."""
     if not args.monitor or args.framework in COMMANDS:
         yield
         return

@@ -27,7 +27,7 @@ from testbed.workloads.launch import free_port
 from testbed.workloads.training import Options
 
 RAY_CPUS = 8
-"""What Ray may count with: it starts no more ranks than that, whatever the host has."""
+"""CPUs that Ray may use: it starts no more ranks than that, however many the host has."""
 
 
 def become(rank: int, world: int, port: int) -> None:

@@ -2,7 +2,7 @@
 
     python -m testbed.workloads.remote SECONDS
 
-It prints its address; a GET is answered after so many seconds, a PUT is read at 5 MB/s.
+It prints its address; a GET is answered after the given seconds, a PUT is read at 5 MB/s.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def get(url: str) -> bytes:
 
 
 def put(url: str, seconds: float) -> None:
-    """Upload for so many seconds."""
+    """Upload for the given seconds."""
 
     def parts() -> Iterator[bytes]:
         end = time.monotonic() + seconds

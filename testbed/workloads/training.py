@@ -104,7 +104,7 @@ class Trainer(Protocol):
         """Call collectives in another order or size than the others do; may block for ever."""
 
     def new_epoch(self) -> None:
-        """Start the data loader's workers anew."""
+        """Restart the data loader's workers."""
 
     def rejoin(self) -> None:
         """Leave the process group and form it again."""
@@ -135,7 +135,7 @@ class Pace:
         self.wait(length_s * (1 - self.options.cpu_share))
 
     def burn(self, seconds: float) -> None:
-        """Multiply small matrices for so many seconds: no system call, the clock is in the vDSO."""
+        """Multiply small matrices for the given seconds: no system call, the clock is in the vDSO."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._matrix @ self._matrix

@@ -1,1 +1,1 @@
-"""The documentation: its site, the manual pages, and the check of its links."""
+"""The documentation: its site, its manual pages, and the check of its links."""

@@ -34,7 +34,7 @@ class Manual:
 
     @property
     def file(self) -> str:
-        """The name of the page's file."""
+        """File name of the page."""
         return self.name.replace(" ", "-") + ".1"
 
 
@@ -48,7 +48,7 @@ def manuals() -> Iterator[Manual]:
 
 
 def manuals_of(command: click.Command, context: click.Context) -> Iterator[Manual]:
-    """A command and those below it."""
+    """A command and its subcommands."""
     below = []
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
@@ -80,7 +80,7 @@ def paragraphs(text: str) -> tuple[str, ...]:
 
 
 def sections(epilog: str) -> Iterator[tuple[str, str]]:
-    """Titles and lines of the parts of an epilog, which begin with a line that ends in a colon."""
+    """Titles and lines of the sections of an epilog; a section begins with a line that ends in a colon."""
     for part in epilog.split("\b\n"):
         title, colon, lines = part.strip("\n").partition(":\n")
         if colon:
@@ -91,13 +91,13 @@ def sections(epilog: str) -> Iterator[tuple[str, str]]:
 
 
 def roff(text: str) -> str:
-    """Text for troff: hyphens that can be copied, and no line that begins with a request."""
+    """Text for troff: hyphens that can be copied, and no line that troff reads as a request."""
     plain = text.replace("\\", "\\e").replace("-", "\\-")
     return re.sub(r"^([.'])", r"\\&\1", plain, flags=re.MULTILINE)
 
 
 def manual_page(manual: Manual) -> str:
-    """The page in troff; without a date, so that the same sources give the same page."""
+    """The page in troff; it contains no date, so that equal sources give equal pages."""
     title = manual.file.removesuffix(".1").upper()
     out = [f'.TH "{roff(title)}" 1 "" "kcover\\-ebpf {__version__}" "kcover\\-ebpf"']
     out += [".SH NAME", f"{roff(manual.file.removesuffix('.1'))} \\- {roff(manual.summary)}"]
@@ -116,7 +116,7 @@ def manual_page(manual: Manual) -> str:
 
 
 def see_also(manual: Manual) -> list[str]:
-    """The pages of the commands below, or of the one above."""
+    """Names of the pages of subcommands, or of the parent command."""
     base = manual.file.removesuffix(".1")
     if manual.commands:
         return [f"{base}-{name}" for name, _ in manual.commands]

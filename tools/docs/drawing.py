@@ -30,7 +30,7 @@ svg { font-family: system-ui, sans-serif; font-size: 13px; fill: #1f2328; }
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One step; `x` and `y` are its upper left corner."""
+    """One step; `x` and `y` are its upper left corner in pixels."""
 
     x: int
     y: int
@@ -44,7 +44,7 @@ class Box:
 
 
 def boxes(source: Mapping[str, Any]) -> dict[str, Box]:
-    """The boxes by id."""
+    """Box id -> box, from the TOML source."""
     lanes = [lane["id"] for lane in source["lanes"]]
     return {
         entry["id"]: Box(

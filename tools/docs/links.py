@@ -41,13 +41,13 @@ def pages(root: Path = ROOT) -> list[Path]:
 
 
 def anchors(text: str) -> set[str]:
-    """What a page's headings are linked by: lower case, hyphens for spaces, no punctuation."""
+    """Anchors of a page's headings: lower case, hyphens for spaces, no punctuation."""
     titles = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def broken(page: Path) -> Iterator[str]:
-    """The links of a page that lead to no file, or to no heading of a page."""
+    """The links of a page that lead to no file or no heading."""
     for link in LINK.findall(FENCE.sub("", page.read_text())):
         if SCHEME.match(link):
             continue
@@ -58,7 +58,7 @@ def broken(page: Path) -> Iterator[str]:
 
 
 def misplaced(root: Path = ROOT) -> Iterator[str]:
-    """Pages that the navigation does not list, lists twice, or that do not exist."""
+    """Pages that the navigation omits or lists twice, and entries without a page."""
     folder = root / "docs"
     listed: Counter[str] = Counter()
     for entry in NAVIGATION.findall((root / "mkdocs.yml").read_text()):
@@ -77,7 +77,7 @@ def in_folder(docs: Path, folder: str) -> list[str]:
 
 
 def main() -> int:
-    """Print what is wrong; 1 if something is."""
+    """Print each fault; 1 if there is one."""
     found = [
         f"{page.relative_to(ROOT)}: {link} leads nowhere"
         for page in pages()

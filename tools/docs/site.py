@@ -22,7 +22,7 @@ LABELLED = re.compile(r"\[([^]]*)\]\(([^)\s]+)\)")
 
 
 def on_config(config: Any) -> Any:
-    """Folders in the navigation become lists of their pages."""
+    """Replace folders in the navigation by lists of their pages."""
     config["nav"] = expanded(config["nav"], Path(config["docs_dir"]))
     return config
 
@@ -37,7 +37,7 @@ def expanded(nav: Any, docs: Path) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that are not in docs/."""
+    """Add pages from outside docs/."""
     from mkdocs.structure.files import File
 
     for source, name in links.OUTSIDE.items():
@@ -47,7 +47,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Point the links of a page at pages of the site."""
+    """Change the links of a page to pages of the site."""
     name = page.file.src_uri
     source = next((key for key, value in links.OUTSIDE.items() if value == name), f"docs/{name}")
     return relinked(
@@ -56,7 +56,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def relinked(text: str, source: str, repository: str | None) -> str:
-    """The text of the page at `source` with links for the site; `repository` None: its URL is not known."""
+    """The text of the page at `source` with links for the site; `repository` None: its URL is unknown."""
     folder = posixpath.dirname(links.OUTSIDE.get(source, source.removeprefix("docs/")))
 
     def replaced(found: re.Match[str]) -> str:

@@ -26,16 +26,16 @@ HIDDEN_SPACE = "\0"
 
 
 def wrapped(text: str) -> str:
-    """The page with its prose wrapped; the same again for what is wrapped."""
+    """The page with its prose wrapped; a wrapped page stays unchanged."""
     return "\n".join(_Page().lines(text.split("\n")))
 
 
 class _Page:
-    """Where a line is: in a fence or comment, in which list items, after a blank line."""
+    """State of a line: inside a fence or comment, in which list items, after a blank line."""
 
     def __init__(self) -> None:
-        self._until = ""  # what ends the fence or comment that is open
-        self._columns: list[int] = []  # at which the text of the open list items begins
+        self._until = ""  # end marker of the open fence or comment
+        self._columns: list[int] = []  # column at which the text of the open list items begins
         self._after_blank = True
         self._paragraph = _Paragraph()
 
@@ -83,7 +83,7 @@ class _Page:
 
 
 class _Paragraph:
-    """Text that is wrapped together: `first` begins its first line, `rest` all others."""
+    """Text that is wrapped together: `first` is the prefix of its first line, `rest` of all others."""
 
     def __init__(self, first: str = "", rest: str = "") -> None:
         self.first, self.rest = first, rest
@@ -96,7 +96,7 @@ class _Paragraph:
         self._words += line.split()
 
     def end(self, *, hard_break: bool = False) -> Iterator[str]:
-        """Its lines; it is empty afterwards."""
+        """The wrapped lines; the paragraph is empty afterwards."""
         line = self.first
         is_new = True
         for token in _tokens(" ".join(self._words)):
@@ -110,7 +110,7 @@ class _Paragraph:
 
 
 def _tokens(text: str) -> Iterator[str]:
-    """What may not be broken, in order: words, code, and a marker with the word before it."""
+    """Unbreakable units, in order: words, code, and a marker with the word before it."""
     hidden = SPAN.sub(lambda span: span[0].replace(" ", HIDDEN_SPACE), text)
     held = ""
     for word in hidden.split(" "):

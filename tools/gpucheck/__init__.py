@@ -1,1 +1,1 @@
-"""Facts about a real GPU and its driver that the sensor's assumptions rest on (docs/gpu-check.md)."""
+"""Measures facts about a real GPU and its driver that the sensor relies on (docs/gpu-check.md)."""

@@ -1,4 +1,4 @@
-"""Processes that may hang in the driver: each has an end, and one that cannot be killed is left behind."""
+"""Runs processes that may hang in the driver: each has a time limit, and one that cannot be killed is left behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from tools.gpucheck.plan import ROOT, NotPossible
 
 KILL_PATIENCE_S = 5.0
-"""A process inside a call of the driver dies when that returns; one that takes longer hangs there."""
+"""A process in a driver call dies when the call returns; one that takes longer than this hangs."""
 TERMINATE_PATIENCE_S = 3.0
 """The sensor takes a second to end its job and itself."""
 
@@ -31,7 +31,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def end(process: subprocess.Popen[str]) -> bool:
-    """Kill the process group of a child; False if it is still there after `KILL_PATIENCE_S`."""
+    """Kill the process group of a child; False if it still exists after `KILL_PATIENCE_S`."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     try:
@@ -42,7 +42,7 @@ def end(process: subprocess.Popen[str]) -> bool:
 
 
 def run(command: Sequence[str], limit_s: float, log: Path) -> str:
-    """Run to the end; "" or a sentence that says how it failed. Its output goes to `log`."""
+    """Run a command to its end; returns "" or a sentence that says how it failed. Its output goes to `log`."""
     with log.open("w") as output:
         process = subprocess.Popen(
             command,
@@ -55,7 +55,7 @@ def run(command: Sequence[str], limit_s: float, log: Path) -> str:
         )
     try:
         code = process.wait(limit_s)
-        # before what it left behind says how it is ended
+        # read before processes left behind print how they end
         said = last_line(log.read_text())
     except subprocess.TimeoutExpired:
         left = (
@@ -70,9 +70,9 @@ def run(command: Sequence[str], limit_s: float, log: Path) -> str:
 
 
 def _end_session(leader: int) -> None:
-    """End what a part has started and not ended: its own children are groups of its session.
+    """End what a part has started and not ended; its own children are process groups of its session.
 
-    With SIGTERM first, because the sensor then ends its job, whose processes are in other sessions.
+    SIGTERM comes first, because the sensor then ends its job, whose processes are in other sessions.
     """
     deadline_s = time.monotonic() + TERMINATE_PATIENCE_S
     for pid in _members(leader):
@@ -86,7 +86,7 @@ def _end_session(leader: int) -> None:
 
 
 def _members(leader: int) -> list[int]:
-    """The processes of a session, but for its leader."""
+    """The processes of a session, without its leader."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(ValueError, ProcessLookupError):
@@ -101,7 +101,7 @@ def last_line(text: str) -> str:
 
 
 class Talking:
-    """A child that says where it is, a line at a time, and may wait for a line from us."""
+    """A child that reports its progress, one line at a time, and may wait for a line from us."""
 
     def __init__(self, command: Sequence[str], extra: Mapping[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
@@ -116,7 +116,7 @@ class Talking:
         self.pid = self.process.pid
         self.said: list[str] = []
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        # a thread, because a read with a time-out and one by lines do not go together
+        # a thread, because reading by lines cannot be combined with a time-out
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -127,7 +127,7 @@ class Talking:
         self._lines.put(None)
 
     def await_line(self, beginning: str, limit_s: float) -> str:
-        """The rest of the next line that begins so; raises `NotPossible` if none comes."""
+        """The rest of the next line with this beginning; raises `NotPossible` if none arrives."""
         deadline_s = time.monotonic() + limit_s
         while True:
             try:

@@ -16,7 +16,7 @@ _FLOAT32, _SUM = 7, 0
 
 
 def with_torch() -> None:
-    """As a training makes it, so that the Flight Recorder runs."""
+    """Create it as a training does, so that the Flight Recorder runs."""
     torch = importlib.import_module("torch")
     distributed = importlib.import_module("torch.distributed")
     distributed.init_process_group("nccl", rank=0, world_size=1)
@@ -27,7 +27,7 @@ def with_torch() -> None:
 
 
 def with_library() -> None:
-    """NCCL alone (nccl.h)."""
+    """Create it with NCCL directly (nccl.h)."""
     driver = Driver()
     driver.initialize()
     driver.use_primary_context(Scheduling.AUTO)

@@ -1,4 +1,4 @@
-"""The few calls of the CUDA driver API that are needed, by ctypes, with kernels in PTX (cuda.h; PTX ISA 6.0)."""
+"""The few required calls of the CUDA driver API, through ctypes, with kernels in PTX (cuda.h; PTX ISA 6.0)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Scheduling(IntEnum):
     BLOCKING_SYNC = 4
 
 
-# The oldest target that a driver's compiler takes is not known beforehand.
+# Which is the oldest target that a driver's compiler accepts is not known in advance.
 _TARGETS = (("6.0", "sm_50"), ("6.3", "sm_75"), ("7.8", "sm_90"), ("8.6", "sm_100"))
 _PTX = """.version {version}
 .target {target}
@@ -59,7 +59,7 @@ class CudaError(NotPossible):
 
 
 class Driver:
-    """libcuda.so.1. Every call raises `CudaError` where the driver says so."""
+    """libcuda.so.1. Every call raises `CudaError` if the driver reports one."""
 
     def __init__(self) -> None:
         try:
@@ -105,7 +105,7 @@ class Driver:
         self.call("cuCtxCreate_v2", ctypes.byref(context), ctypes.c_uint(scheduling), 0)
 
     def use_primary_context(self, scheduling: Scheduling) -> None:
-        """As the runtime API and torch do."""
+        """Use the primary context, as the runtime API and torch do."""
         context = ctypes.c_void_p()
         self.call("cuDevicePrimaryCtxSetFlags_v2", 0, ctypes.c_uint(scheduling))
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
@@ -118,7 +118,7 @@ class Driver:
 
 
 class Work:
-    """Our kernels on a stream of their own, in the current context."""
+    """Our kernels on a separate stream, in the current context."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -152,11 +152,11 @@ class Work:
         self._driver.call("cuLaunchKernel", function, *one, shared, self._stream, values, None)
 
     def wait(self, duration_ns: int) -> None:
-        """One thread of the device runs for so long."""
+        """Run a single device thread for `duration_ns` nanoseconds."""
         self._launch("wait_ns", duration_ns)
 
     def write_to(self, address: int) -> None:
-        """One thread of the device writes four bytes there."""
+        """Let a single device thread write four bytes to the address."""
         self._launch("write_to", address)
 
     def synchronize(self) -> None:

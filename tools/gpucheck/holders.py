@@ -21,7 +21,7 @@ def _nothing() -> None:
 
 
 def _talk() -> None:
-    """The process itself: says each stage, and continues when it is answered."""
+    """The measured process: prints each stage, and continues after an answer."""
     driver = Driver()
     actions: tuple[Callable[[], object], ...] = (
         _nothing,

@@ -19,13 +19,13 @@ from tools.gpucheck.plan import NotPossible
 
 DONE = "done "
 _REPLAYS = 3
-"""Of each captured graph: they call no function of NCCL."""
+"""Replays of each captured graph; they call no function of NCCL."""
 _FLOATS = 1 << 12
 _FLOAT32, _SUM = 7, 0
 
 
 class _WithTorch:
-    """As a training launches them."""
+    """Launches operations as a training does."""
 
     def __init__(self) -> None:
         self._torch: Any = importlib.import_module("torch")
@@ -41,7 +41,7 @@ class _WithTorch:
 
     def captured(self, count: int) -> None:
         graph = self._torch.cuda.CUDAGraph()
-        # the watchdog of torch calls CUDA from its own thread meanwhile
+        # meanwhile torch's watchdog calls CUDA from its own thread
         with self._torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self.collective(count)
         for _ in range(_REPLAYS):
@@ -56,7 +56,7 @@ class _UniqueId(ctypes.Structure):
 
 
 class _WithLibrary:
-    """NCCL alone (nccl.h)."""
+    """Launches operations with NCCL directly (nccl.h)."""
 
     def __init__(self) -> None:
         self._nccl = ctypes.CDLL(find())
@@ -92,7 +92,7 @@ class _WithLibrary:
             )
 
     def message(self, count: int) -> None:
-        """Each is sent and received by this rank: a group, or the first would wait for the second."""
+        """Send and receive messages within this rank: as a group, since otherwise the first waits for the second."""
         size = ctypes.c_size_t(_FLOATS)
         for _ in range(count):
             self._call("ncclGroupStart")
@@ -125,5 +125,5 @@ if __name__ == "__main__":
         main()
     except (NotPossible, RuntimeError, ImportError, OSError, AttributeError) as problem:
         print(f"{type(problem).__name__}: {problem}".splitlines()[0], flush=True)
-        # a communicator in a bad state can hang the interpreter's own end
+        # a communicator in a bad state can hang the interpreter's shutdown
         os._exit(1)

@@ -1,4 +1,4 @@
-"""Part 4: what NCCL's RAS and torch's Flight Recorder answer for a real communicator of one rank."""
+"""Part 4: the answers of NCCL's RAS and torch's Flight Recorder for a real communicator of one rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.gpucheck.nccl_library import torch_problem
 from tools.gpucheck.plan import Notes, NotPossible, Plan
 
 READY_S = 45.0
-"""Loading torch's CUDA libraries from a cold disk takes most of it."""
+"""Most of this is for loading torch's CUDA libraries from a cold disk."""
 _RAS_S = 8.0
 _DUMP_S = 10.0
 """The watchdog of torch checks its pipe once a second."""
@@ -24,14 +24,14 @@ _KEPT = 20_000
 
 
 class _Inert(pickle.Unpickler):
-    """Reads plain data only: what a file names is never imported, so never executed."""
+    """Reads only plain data: names in a file are never imported, so never executed."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"names {module}.{name}")
 
 
 def free_port() -> int:
-    """Of the loopback, and free a moment ago."""
+    """A port of the loopback interface that was free a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
@@ -80,7 +80,7 @@ def _communicator(kind: str, plan: Plan) -> dict[str, Any]:
 
 
 def ask_ras(port: int, form: str) -> dict[str, Any]:
-    """The whole conversation with the server; raises `OSError`, also where no answer comes in time."""
+    """The whole conversation with the server; raises `OSError`, also if no answer arrives in time."""
     began_s = time.perf_counter()
     lines = []
     with socket.create_connection(("127.0.0.1", port), timeout=_RAS_S) as connection:
@@ -98,7 +98,7 @@ def ask_ras(port: int, form: str) -> dict[str, Any]:
 
 
 def _understood(report: str) -> dict[str, Any]:
-    """What the sensor's own parser makes of it."""
+    """The report as the sensor's own parser reads it."""
     try:
         from kcover_ebpf.collectives.ras.answer import parse
     except ImportError as error:
@@ -112,7 +112,7 @@ def _understood(report: str) -> dict[str, Any]:
 
 
 def _dump(pipe: Path, dump: Path) -> dict[str, Any]:
-    """Ask for a dump by the pipe, and say what is in it."""
+    """Request a dump through the pipe, and summarise it."""
     began_s = time.monotonic()
     deadline_s = began_s + _DUMP_S
     try:
@@ -128,7 +128,7 @@ def _dump(pipe: Path, dump: Path) -> dict[str, Any]:
             return {"not possible here": f"no {dump.name} within {_DUMP_S:.0f} s"}
         time.sleep(0.05)
     took_s = round(time.monotonic() - began_s, 2)
-    # the file grows while it is written, and has no end mark that could be read without parsing it
+    # the file grows while it is written; without parsing, its end cannot be recognised
     time.sleep(0.5)
     return {"took_s": took_s, **_contents(dump.read_bytes())}
 

@@ -1,4 +1,4 @@
-"""Where libnccl.so.2 is."""
+"""Finds libnccl.so.2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME = "libnccl.so.2"
 
 
 def find() -> str:
-    """What the loader finds, or the file of the package nvidia-nccl; raises `NotPossible`."""
+    """The library that the loader finds, or that of the package nvidia-nccl; raises `NotPossible`."""
     try:
         ctypes.CDLL(NAME)
     except OSError:
@@ -30,5 +30,5 @@ def find() -> str:
 
 
 def torch_problem() -> str:
-    """Why torch cannot make an NCCL communicator here; "" if it can, as far as can be seen without loading it."""
+    """Why torch cannot create an NCCL communicator here, as far as visible without loading it; "" if it can."""
     return "" if importlib.util.find_spec("torch") else "torch is not installed"

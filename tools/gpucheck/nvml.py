@@ -55,7 +55,7 @@ class Nvml:
         return self._call(name, self._device, *arguments)
 
     def fields(self) -> int:
-        """Asks for both counters of all NVLinks; the first failure of a field counts as that of the call."""
+        """Read both counters of all NVLinks; the first failure of a field counts as failure of the call."""
         asked = (_Field * len(_NVLINK_FIELDS))()
         for item, number in zip(asked, _NVLINK_FIELDS, strict=True):
             item.field, item.scope = number, _ALL_LINKS
@@ -101,7 +101,7 @@ def measure(plan: Plan, notes: Notes) -> None:
 
 
 def _cost(question: Callable[[], int]) -> dict[str, Any]:
-    """Median and longest of `CALLS` calls in microseconds; the result code, if it is none of success."""
+    """Median and maximum of `CALLS` calls in microseconds; also the result code if it is an error."""
     taken_us = []
     for _ in range(CALLS):
         began_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What the host shows of one thread: files of /proc, and its registers by ptrace. Only for our own test processes."""
+"""State of one thread, from /proc and ptrace (registers). Only for our own test processes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tools.gpucheck.plan import NotPossible
 
 SAMPLES = 48
 SET_SAMPLES = 16
-"""Of so many samples the sensor's own rule counts the sets of registers."""
+"""Number of samples for which the sensor's own rule counts the sets of registers."""
 SAMPLE_GAP_S = 0.02
 SAMPLING_S = 3.0
-"""No longer than this, though a busy machine stops a thread late; twice what it takes on an idle one."""
+"""Time limit in seconds, because a busy machine stops a thread late; twice the time on an idle one."""
 _SEIZE, _INTERRUPT, _DETACH, _GETREGSET = 0x4206, 0x4207, 17, 0x4204
 _NT_PRSTATUS = 1
 _WALL = 0x40000000
 _STOP_PATIENCE_S = 1.0
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-# Words of user_regs_struct (x86_64) and user_pt_regs (aarch64): how many, which is the instruction pointer, which the
-# stack pointer, and which are the arguments of a call.
+# Words of user_regs_struct (x86_64) and user_pt_regs (aarch64): count, index of the instruction
+# pointer, index of the stack pointer, indexes of a call's arguments.
 _LAYOUTS = {
     "x86_64": (27, 16, 19, (14, 13, 12, 7, 9, 8)),
     "aarch64": (34, 32, 31, (0, 1, 2, 3, 4, 5)),
@@ -36,7 +36,7 @@ _LAYOUTS = {
 
 @dataclass(frozen=True, slots=True)
 class Registers:
-    """The instruction pointer, all words, and those that the sensor compares: stack pointer and six arguments."""
+    """Instruction pointer, all words, and the words that the sensor compares: stack pointer and six arguments."""
 
     instruction: int
     words: tuple[int, ...]
@@ -59,7 +59,7 @@ def _ptrace(request: int, tid: int, address: int, data: object) -> None:
 
 
 def registers(tid: int) -> Registers:
-    """Stop the thread for some 50 us and read them; raises `NotPossible` where ptrace is refused."""
+    """Stop the thread for some 50 us and read them; raises `NotPossible` if ptrace is refused."""
     if platform.machine() not in _LAYOUTS:
         raise NotPossible(f"registers of {platform.machine()} are not known")
     count, instruction, stack, arguments = _LAYOUTS[platform.machine()]
@@ -97,7 +97,7 @@ def read(path: Path) -> str:
 
 
 def executable_maps(pid: int) -> list[tuple[int, int, str]]:
-    """(start, end, base name) of what can be executed."""
+    """(start, end, base name) of each executable mapping."""
     found = []
     for line in read(Path(f"/proc/{pid}/maps")).splitlines():
         fields = line.split(maxsplit=5)
@@ -119,7 +119,7 @@ def proc_files(pid: int, tid: int) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Counters of a thread: seconds on a CPU in user and kernel mode, switches, and when (CLOCK_MONOTONIC)."""
+    """Counters of a thread: CPU seconds in user and kernel mode, switches, and the time (CLOCK_MONOTONIC)."""
 
     at_s: float
     user_s: float
@@ -156,9 +156,10 @@ def usage(pid: int, tid: int) -> Usage:
 
 
 def sample_registers(pid: int, tid: int) -> dict[str, Any]:
-    """Where its instruction pointer lies in up to `SAMPLES` samples, and how many sets of registers it shows.
+    """Positions of its instruction pointer in up to `SAMPLES` samples, and the number of different register sets.
 
-    Whoever sleeps is woken by a sample and goes to sleep again: all its words show that, the compared ones do not.
+    A sleeping thread is woken by a sample and goes to sleep again. That shows in the set of all words, but not in
+    the compared ones.
     """
     deadline_s = time.monotonic() + SAMPLING_S
     maps = executable_maps(pid)
@@ -181,7 +182,7 @@ def sample_registers(pid: int, tid: int) -> dict[str, Any]:
 
 
 def other_threads(pid: int) -> list[dict[str, str]]:
-    """The threads that the driver made: their names and where they wait."""
+    """The threads that the driver created: names and wait positions."""
     found = []
     for folder in sorted(Path(f"/proc/{pid}/task").glob("*")):
         if folder.name != str(pid):
@@ -191,7 +192,7 @@ def other_threads(pid: int) -> list[dict[str, str]]:
 
 
 def shape(pid: int, tid: int, watch_s: float) -> dict[str, Any]:
-    """All of it for a thread that waits for at least `watch_s` and `SAMPLING_S`."""
+    """The complete description of a thread that waits for at least `watch_s` and `SAMPLING_S`."""
     before = usage(pid, tid)
     files = []
     for _ in range(4):

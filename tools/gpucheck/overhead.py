@@ -1,4 +1,4 @@
-"""Part 7: the time of a step with and without the sensor, in blocks that take turns."""
+"""Part 7: step times with and without the sensor, in alternating blocks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def measure(plan: Plan, notes: Notes) -> None:
 
 
 def _block(seconds: float) -> tuple[float, float]:
-    # the loop that was just attached to, or left, is given a moment
+    # time for the loop that was just attached to or left to settle
     time.sleep(0.5)
     began_s = time.monotonic()
     time.sleep(seconds)
@@ -58,13 +58,13 @@ def _watched(python: str, pid: int, folder: Path) -> Iterator[None]:
 
 
 def read_steps(file: Path) -> list[tuple[float, float]]:
-    """(end, length) of each step in seconds; the last line may be half a line."""
+    """(end, length) of each step in seconds; an incomplete last line is skipped."""
     lines = file.read_text().splitlines()[:-1]
     return [(float(end), float(length)) for end, length in (line.split() for line in lines)]
 
 
 def _medians(taken: list[tuple[float, float]], blocks: list[tuple[float, float]]) -> dict[str, Any]:
-    """The median step of each block in microseconds; a block without steps is its own finding."""
+    """The median step of each block in microseconds; a block without steps is reported as such."""
     found = []
     for began_s, ended_s in blocks:
         lengths = [length for end, length in taken if began_s + length <= end <= ended_s]
@@ -75,7 +75,7 @@ def _medians(taken: list[tuple[float, float]], blocks: list[tuple[float, float]]
 
 
 def difference(without: dict[str, Any], watched: dict[str, Any]) -> dict[str, float]:
-    """In percent of a step: the median over pairs of neighbouring blocks, and the least and most of them."""
+    """Percent of a step: the median over pairs of neighbouring blocks, the minimum and the maximum."""
     pairs = zip(without["blocks"], watched["blocks"], strict=True)
     parts = [100 * (with_ - alone) / alone for alone, with_ in pairs]
     return {

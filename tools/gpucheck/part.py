@@ -1,4 +1,4 @@
-"""One part in its own process: `part NAME PLAN`; leaves NAME.json in the folder of the plan."""
+"""Runs one part as a process: `part NAME PLAN`; leaves NAME.json in the folder of the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every part is given, and how it leaves its facts."""
+"""Input of every part, and how it stores its facts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class NotPossible(Exception):
-    """A part, or a piece of it, cannot be done on this machine; the text says why."""
+    """A part, or a step of it, cannot be done on this machine; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where to write, where the device files are, and whether to take the short way of the self-test."""
+    """Output folder, folder of the device files, and whether this is the short self-test."""
 
     folder: Path
     devices: Path
@@ -34,7 +34,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Notes:
-    """The facts of one part. Each is written at once, because the part's process may hang in the next call."""
+    """The facts of one part. Each is written at once, because the process may hang in the next call."""
 
     path: Path
     facts: dict[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Is there a GPU, and which? `python3 -m tools.gpucheck.probe`: JSON, or one line why not and code 3."""
+"""Finds the GPU: `python3 -m tools.gpucheck.probe` prints JSON, or one line with the reason and exit code 3."""
 
 from __future__ import annotations
 

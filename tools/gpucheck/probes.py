@@ -1,4 +1,4 @@
-"""Part 5: whether the sensor's probes count what a real NCCL launches, and what they add to a launch."""
+"""Part 5: whether the sensor's probes count the launches of a real NCCL, and how much time they add to a launch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAUNCHES = {
     "torch": {"collective": 200, "captured": 40},
 }
 _TIMED, _PAIRS = 400, 7
-"""Fewer launches than a stream takes before its caller has to wait."""
+"""Fewer launches than a stream accepts before its caller has to wait."""
 _QUICK_TIMED, _QUICK_PAIRS = 50, 2
 _ATTACHED_S = 5.0
 
@@ -46,7 +46,7 @@ def _launcher(probes: NcclProbes, kind: str, plan: Plan) -> dict[str, Any]:
         "NCCL_SOCKET_IFNAME": "lo",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
-        # where the stub of torch has its files
+        # files of the torch stub
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{plan.folder}/probes-pipe-",
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{plan.folder}/probes-dump-",
     }
@@ -69,18 +69,18 @@ def _launcher(probes: NcclProbes, kind: str, plan: Plan) -> dict[str, Any]:
 
 
 def _launch(child: children.Talking, what: str, count: int) -> float:
-    """Nanoseconds of CPU that one took."""
+    """CPU nanoseconds of one launch."""
     child.say(f"{what} {count}")
-    # the libraries may say something before it
+    # the libraries may print something before it
     return float(child.await_line(DONE, READY_S))
 
 
 def attach(probes: NcclProbes, pid: Pid) -> int:
-    """How many functions have a probe; raises `NotPossible`, also where it takes too long."""
+    """Number of functions with a probe; raises `NotPossible`, also if it takes too long."""
 
     def attached() -> bool:
         probes.collect()
-        # in vain until the last detaching is over
+        # fails until the last detaching has ended
         probes.attach(pid)
         return probes.attempt(pid) is not None
 
@@ -118,7 +118,7 @@ def _counts(probes: NcclProbes, pid: Pid) -> dict[str, int]:
 def _cost(
     probes: NcclProbes, child: children.Talking, pid: Pid, *, quick: bool
 ) -> dict[str, list[float] | float]:
-    """CPU of a collective's launch, with and without probes, in blocks that take turns."""
+    """CPU time of a collective's launch with and without probes, in alternating blocks."""
     count, pairs = (_QUICK_TIMED, _QUICK_PAIRS) if quick else (_TIMED, _PAIRS)
     without: list[float] = []
     probed: list[float] = []

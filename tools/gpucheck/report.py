@@ -1,4 +1,4 @@
-"""The facts as a page of Markdown; the raw data beside it have everything."""
+"""Renders the facts as a page of Markdown; the raw data next to it are complete."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _IMPOSSIBLE = "not possible here"
 
 
 def write(folder: Path, machine: Facts, parts: Facts) -> None:
-    """gpu.md, and gpu.json with all that it is made of."""
+    """Write gpu.md, and gpu.json with all data."""
     text = json.dumps({"machine": machine, "parts": parts}, indent=1) + "\n"
-    # stack frames name the files of this checkout, wherever it is
+    # stack frames contain the path of this checkout
     (folder / "gpu.json").write_text(text.replace(f"{ROOT}/", ""))
     (folder / "gpu.md").write_text(render(machine, parts))
 
 
 def render(machine: Facts, parts: Facts) -> str:
-    """A page like those in docs/bench; every part that left nothing says why."""
+    """A page like those in docs/bench; a part without facts says why."""
     lines = [
         "# What a real GPU does",
         "",

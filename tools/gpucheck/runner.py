@@ -1,4 +1,4 @@
-"""Runs the parts one after the other, each with an end, and joins what they left."""
+"""Runs the parts one after the other, each with a time limit, and merges their facts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from tools.gpucheck import children
 from tools.gpucheck.plan import NotPossible, Plan
 
-# Seconds that each part may take: with the probe less than eleven minutes.
-# Contexts take seconds each on a large machine.
+# Time limit of each part in seconds; together with the probe less than eleven minutes. On a large
+# machine, each context takes seconds.
 LIMITS_S = {
     "waits": 80.0,
     "nvml": 20.0,
@@ -27,7 +27,7 @@ _PROBE_S = 30.0
 
 
 def probe(plan: Plan) -> dict[str, Any]:
-    """What GPU is here; raises `NotPossible` where there is none, or its driver does not answer."""
+    """The GPU of this machine; raises `NotPossible` if there is none, or its driver does not answer."""
     log = plan.folder / "probe.log"
     failure = children.run(children.module("probe"), _PROBE_S, log)
     said = children.last_line(log.read_text())
@@ -42,7 +42,7 @@ def probe(plan: Plan) -> dict[str, Any]:
 def run_parts(
     plan: Plan, say: Callable[[str], None], lanes: Sequence[Sequence[str]] = (tuple(LIMITS_S),)
 ) -> dict[str, Any]:
-    """Name of each part -> what it left, or why it left nothing. Lanes run side by side."""
+    """Part name -> its facts, or why it left none. Lanes run in parallel."""
     with ThreadPoolExecutor(len(lanes)) as pool:
         done = pool.map(lambda lane: {name: _run(name, plan, say) for name in lane}, lanes)
         return {name: part for lane in done for name, part in lane.items()}

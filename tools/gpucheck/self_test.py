@@ -1,4 +1,4 @@
-"""Every part against stubs for the libraries, on a machine without a GPU."""
+"""Runs every part against stub libraries, on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _LIBRARIES = {
 }
 _DEVICES = ("nvidiactl", "nvidia0", "nvidia-uvm")
 _LANES = (("waits", "nvml", "holders", "nccl", "probes"), ("sensor", "overhead"))
-"""Side by side, because both of them mostly wait."""
+"""Parts that run in parallel, because both lanes mostly wait."""
 _BUSY, _IDLE = 0.05, 0.03
-"""Shares of a CPU that a waiting thread is over or under, also on a machine that has other work."""
+"""Fractions of a CPU above or below which a waiting thread is busy or idle, also on a loaded machine."""
 
 
 def main(folder: Path) -> int:
-    """0 if all is as the stubs are; raises `NotPossible` where they cannot be built."""
+    """0 if all results match the stubs; raises `NotPossible` if the stubs cannot be built."""
     place = folder / "stubs"
     _build(place)
     os.environ["LD_LIBRARY_PATH"] = str(place)
@@ -67,10 +67,10 @@ def _build(place: Path) -> None:
 
 
 def complaints(parts: dict[str, Any]) -> Iterator[str]:
-    """What is not as the stubs are."""
+    """Results that do not match the stubs."""
     for name, part in parts.items():
         bench = name in ("probes", "sensor", "overhead")
-        # without privileges for BPF, or without the sensor's own packages, these say so
+        # without privileges for BPF, or without the sensor's packages, these report it
         if part["state"] != "done" and not (bench and part["state"] == "not possible here"):
             yield f"{name}: {part['state']} {part['why']}"
     checks = {

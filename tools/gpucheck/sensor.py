@@ -1,4 +1,4 @@
-"""Part 6: what the sensor reports of faults in a real CUDA training, and what the kernel's log says of them."""
+"""Part 6: what the sensor reports about faults in a real CUDA training, and the related kernel log lines."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _KMSG = Path("/dev/kmsg")
 _MARK = "gpu-check: begins"
 _WANTED = re.compile(r"NVRM|NVSRM|Xid|nvidia|gpu-check", re.IGNORECASE)
 _GRACE_S = 20.0
-"""The sensor's own start and end, beside the time that it is asked to watch."""
+"""Seconds for the sensor's start and end, in addition to the time that it watches."""
 _HEALTHY_S = 10.0
 _SEEN_S = 18.0
-"""The start of CUDA in the ranks, some seconds, is part of it."""
+"""Includes the start of CUDA in the ranks, which takes some seconds."""
 _QUICK_HEALTHY_S, _QUICK_SEEN_S = 4.0, 7.0
 _FAULTS = (
     "none",
@@ -38,17 +38,17 @@ _FAULTS = (
 )
 """In this order: some drivers need a reset after the last ones."""
 _OPTIONS = {"address": ["--pin-driver"]}
-"""Of the sensor: so that an Xid is also seen by the driver's own tracepoint, where it has one."""
+"""Options of the sensor: also report an Xid by the driver's own tracepoint, if it has one."""
 
 
 def sensor(python: str, *arguments: str) -> list[str]:
-    """The command of the checkout, which need not be installed."""
+    """Command line of the sensor in this checkout, which need not be installed."""
     start = "import sys; from kcover_ebpf.cli import main; sys.exit(main())"
     return [python, "-c", start, *arguments]
 
 
 def interpreter() -> str:
-    """A Python that can run the sensor; raises `NotPossible` with what the last one said."""
+    """A Python that can run the sensor; raises `NotPossible` with the error of the last one tried."""
     candidates = [str(ROOT / ".venv/bin/python"), sys.executable, "/usr/bin/python3"]
     said = "no Python"
     for candidate in candidates:
@@ -69,7 +69,7 @@ def interpreter() -> str:
 
 
 class KernelLog:
-    """What the kernel says from now on. Our own mark, where it may be written, shows that it can be read."""
+    """Kernel log lines from now on. A test line of ours, if it can be written, shows that the log can be read."""
 
     def __init__(self) -> None:
         self.failure = ""
@@ -90,7 +90,7 @@ class KernelLog:
                 try:
                     text = os.read(self._descriptor, 8192).decode(errors="replace")
                 except BrokenPipeError:
-                    # the oldest lines were overwritten: continue with what is left
+                    # the oldest lines were overwritten: continue with the remaining ones
                     continue
                 found += [line for line in text.splitlines() if _is_wanted(line)]
         return found
@@ -171,7 +171,7 @@ def _watch(
 
 
 def _is_wanted(line: str) -> bool:
-    # the report is meant to be sent to others
+    # the report is meant to be sent to other people
     return _WANTED.search(line) is not None and "Serial Number" not in line
 
 
@@ -183,7 +183,7 @@ def _read_s(file: Path) -> float | None:
 
 
 def summary(events: Sequence[dict[str, Any]], began_s: float | None) -> dict[str, Any]:
-    """What was reported before and after the fault began (unix seconds; None: it never did)."""
+    """Reports from before and after the fault began (unix seconds; None: it never did)."""
     verdicts = [event for event in events if event["event"] == "verdict"]
     faulty = [verdict for verdict in verdicts if verdict["verdict"] not in ("WORKING", "UNKNOWN")]
     end_s = began_s if began_s is not None else float("inf")

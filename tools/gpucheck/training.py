@@ -1,8 +1,9 @@
 """A training of two ranks on one GPU: `training RANK PORT FAULT AFTER_S FILE`.
 
-A step is work of the host, a kernel, and a megabyte each way between the ranks. Rank 1 has the fault after
-so many seconds of steps, and writes when to FILE (unix seconds). `training alone FILE`: kernels only, a
-line with the end (CLOCK_MONOTONIC) and length of each step in seconds.
+A step consists of work on the host, a kernel, and a megabyte in each direction between the ranks. Rank 1 has the
+fault after AFTER_S seconds of steps, and writes the time to FILE (unix seconds).
+
+`training alone FILE`: only kernels; for each step a line with its end (CLOCK_MONOTONIC) and length in seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _HOST_S, _KERNEL_NS, _PAYLOAD_BYTES = 0.03, 60_000_000, 1 << 20
 _SHORT_KERNEL_NS = 2_000_000
 _CONNECT_S = 60.0
 _LINGER_S = 3.0
-"""After an error of the device: so what the driver announces can be distinguished from the exit of the rank."""
+"""Pause after a device error, so that the driver's reports can be distinguished from the exit of
+the rank."""
 _NOWHERE = 0x10
 
 
@@ -121,7 +123,8 @@ def main(arguments: list[str]) -> int:
     except CudaError as error:
         print(f"rank: {error}", file=sys.stderr, flush=True)
         time.sleep(_LINGER_S)
-        # at once: an orderly end would close the connection first, and the other rank would be gone before this one
+        # immediately: an orderly shutdown would close the connection first, and the other rank
+        # would be gone before this one
         os._exit(1)
     except (NotPossible, OSError) as problem:
         print(f"rank: {problem}", file=sys.stderr)

@@ -9,7 +9,7 @@ from tools.gpucheck.cuda import Driver, Scheduling, Work
 from tools.gpucheck.plan import NotPossible
 
 LAUNCHES = 8192
-"""More than the queue of any driver so far takes (1,024) without waiting."""
+"""More than the queue of any known driver accepts (1,024) without waiting."""
 
 
 def main(how: str, scheduling: str, situation: str, seconds: float) -> int:

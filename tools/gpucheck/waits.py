@@ -1,4 +1,4 @@
-"""Part 1: which shape a wait for a device has, in each scheduling mode and when the queue of launches is full."""
+"""Part 1: how a thread that waits for a device looks, in each scheduling mode and when the launch queue is full."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tools.gpucheck.cuda import Scheduling
 from tools.gpucheck.plan import Notes, NotPossible, Plan
 
 START_S = 40.0
-"""The first context of a driver that is not kept loaded takes up to half a minute with many devices."""
+"""Without persistence mode, the first context takes up to half a minute on machines with many devices."""
 _SETTLE_S = 0.4
 _SPARE_S = 1.0
 
@@ -34,7 +34,7 @@ def measure(plan: Plan, notes: Notes) -> None:
 
 
 def one(how: str, scheduling: str, situation: str, watch_s: float) -> dict[str, Any]:
-    """The shape of one wait, which is ended as soon as it has been seen."""
+    """The description of one wait, which is ended once it was observed."""
     lasts_s = _SETTLE_S + watch_s + observe.SAMPLING_S + _SPARE_S
     command = children.module("waiter", how, scheduling, situation, str(lasts_s))
     with children.talking(command) as child:

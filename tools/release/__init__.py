@@ -1,1 +1,1 @@
-"""What is published: `make release` writes it into dist/, `make test-wheel` tries the wheel on clean systems."""
+"""The published files: `make release` writes them to dist/, `make test-wheel` tries the wheel on clean systems."""

@@ -21,11 +21,11 @@ CHART = ROOT / "charts/kcover-ebpf"
 
 
 class ReleaseFailed(Exception):
-    """The text says why, in one line."""
+    """The release could not be made; the text says why, in one line."""
 
 
 def output(*command: str) -> str:
-    """What a command prints; raises `ReleaseFailed`."""
+    """Output of a command; raises `ReleaseFailed`."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ReleaseFailed(f"{' '.join(command)}: {' '.join(done.stderr.split())}")
@@ -40,14 +40,14 @@ def step(title: str, *command: str) -> None:
 
 
 def check_tree() -> None:
-    """A release is made from a commit, which the image and the notes name."""
+    """Check that the work tree is a commit, because the image and the notes name it."""
     changed = output("git", "status", "--porcelain", "--untracked-files=no").split("\n")[0]
     if changed:
         raise ReleaseFailed(f"there are changes that are not committed: {changed.split()[-1]}")
 
 
 def build(epoch_s: int) -> None:
-    """Write all files but the provenance and the checksums."""
+    """Write all files except the provenance and the checksums."""
     text, is_final = notes.notes((ROOT / "CHANGELOG.md").read_text(), __version__)
     if not is_final:
         print(f"release: CHANGELOG.md has no section [{__version__}]; the notes are its Unreleased")
@@ -80,7 +80,7 @@ def build(epoch_s: int) -> None:
 
 
 def finish(epoch_s: int) -> None:
-    """Provenance, checksums and, with keys, their signatures."""
+    """Write provenance and checksums and, if there are keys, their signatures."""
     commit = output("git", "rev-parse", "HEAD").strip()
     source = provenance.Source(REPOSITORY, commit, epoch_s)
     digest = oci.digest_of(DIST / f"{NAME}-image.tar")

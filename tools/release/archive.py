@@ -1,4 +1,4 @@
-"""Archives that have the same bytes whenever they are made of the same files."""
+"""Writes archives that are byte-identical if they are made of the same files."""
 
 import gzip
 import io

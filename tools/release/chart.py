@@ -1,4 +1,4 @@
-"""Packs a Helm chart as `helm package` does, but the same files always give the same bytes."""
+"""Packs a Helm chart as `helm package` does, but byte-identical for the same files."""
 
 import re
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from tools.release import archive
 
 @dataclass(frozen=True)
 class Image:
-    """Where the image is published: `repository` without a tag, `digest` as sha256:..."""
+    """Location of the published image: `repository` without a tag, `digest` as sha256:..."""
 
     repository: str
     digest: str
 
 
 def pack(chart: Path, target: Path, epoch_s: int, image: Image | None = None) -> None:
-    """Write the chart in the folder `chart` to `target` (.tgz), all times being `epoch_s` (seconds since 1970).
+    """Write the chart in folder `chart` to `target` (.tgz); all files have the time `epoch_s` (seconds since 1970).
 
-    With an image, the packed values name it by its digest.
+    If an image is given, the packed values refer to it by digest.
     """
     patterns = [line.strip("/") for line in (chart / ".helmignore").read_text().split()]
     entries = [
@@ -39,7 +39,7 @@ def pack(chart: Path, target: Path, epoch_s: int, image: Image | None = None) ->
 
 
 def pinned(values: str, image: Image) -> str:
-    """The text of values.yaml with the image's repository and digest; raises ValueError where it has no such lines."""
+    """The text of values.yaml with the image's repository and digest; raises ValueError if it lacks these lines."""
     for key, value in (("repository", image.repository), ("digest", image.digest)):
         values, count = re.subn(rf"^  {key}: .*$", f"  {key}: {value}", values, flags=re.MULTILINE)
         if count != 1:
@@ -48,7 +48,7 @@ def pinned(values: str, image: Image) -> str:
 
 
 def wanted(chart: Path, patterns: Sequence[str]) -> list[Path]:
-    """The files that belong into the package, Chart.yaml first."""
+    """The files for the package, Chart.yaml first."""
 
     def is_ignored(path: Path) -> bool:
         parts = path.relative_to(chart).parts

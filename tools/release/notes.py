@@ -1,4 +1,4 @@
-"""Release notes: the section of a version in CHANGELOG.md."""
+"""Release notes: the section of one version in CHANGELOG.md."""
 
 import re
 
@@ -6,7 +6,7 @@ UNRELEASED = "Unreleased"
 
 
 def section(changelog: str, name: str) -> str | None:
-    """The text below the heading `## [name]`, up to the next such heading; None without that heading."""
+    """The text below the heading `## [name]`, up to the next such heading; None if there is no such heading."""
     found = re.search(
         rf"^## \[{re.escape(name)}\].*?$(.*?)(?=^## |^\[[^]]+\]: |\Z)",
         changelog,
@@ -16,9 +16,9 @@ def section(changelog: str, name: str) -> str | None:
 
 
 def notes(changelog: str, version: str) -> tuple[str, bool]:
-    """The notes of a version in Markdown; False if they are those of what is not released yet.
+    """The notes of a version in Markdown; False if they are those of the unreleased section.
 
-    Raises ValueError where CHANGELOG has neither, or nothing below the heading.
+    Raises ValueError if CHANGELOG has neither section, or the section is empty.
     """
     text = section(changelog, version)
     is_final = text is not None

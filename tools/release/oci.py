@@ -1,4 +1,4 @@
-"""The image as an OCI archive: the digest by which it is pulled, and the same bytes for the same image."""
+"""The image as an OCI archive: its digest, and a byte-identical file for the same image."""
 
 import json
 import tarfile
@@ -8,7 +8,7 @@ from tools.release.archive import Entry, write
 
 
 def digest_of(archive: Path) -> str:
-    """sha256:... of the manifest of the only image in an OCI archive; raises ValueError where it is none."""
+    """sha256:... of the manifest of the only image in an OCI archive; raises ValueError if it is not one."""
     with tarfile.open(archive) as opened:
         index = opened.extractfile("index.json")
         found = json.loads(index.read())["manifests"] if index else []
@@ -18,7 +18,7 @@ def digest_of(archive: Path) -> str:
 
 
 def pack(archive: Path, target: Path, epoch_s: int) -> None:
-    """Write an OCI archive again, all times being `epoch_s` (seconds since 1970) instead of when it was made."""
+    """Repack an OCI archive; all files get the time `epoch_s` (seconds since 1970) instead of the creation time."""
     with tarfile.open(archive) as opened:
         files = sorted((file for file in opened if file.isfile()), key=lambda file: file.name)
         contents = ((file.name, opened.extractfile(file)) for file in files)

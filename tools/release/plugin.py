@@ -19,10 +19,10 @@ from tools.release import archive
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-"""krew's name of an architecture -> that of a wheel."""
+"""Architecture in krew's manifest -> architecture in a wheel's name."""
 COMPILED = "pydantic-core"
 LEFT_OUT = {"google-re2", "nvidia-ml-py", "prometheus-client", "py-spy"}
-"""Of the image's packages, those that the plug-in does not import."""
+"""Packages of the image that the plug-in does not import."""
 UNUSED = re.compile(r"kubernetes/(aio|e2e_test|test)/|kcover_ebpf/objects/|\.data/|__pycache__/")
 REQUIREMENTS = ROOT / "tools/image-requirements.txt"
 SCRIPT = """\
@@ -65,18 +65,18 @@ PLATFORM = """\
 
 
 class PluginFailed(Exception):
-    """The text says why, in one line."""
+    """The plug-in could not be packed; the text says why, in one line."""
 
 
 def requirements(text: str) -> dict[str, str]:
-    """Name -> entry (version and hashes) of a requirements file, without what the plug-in does not import."""
+    """Package -> entry (version and hashes) of a requirements file, only for packages that the plug-in imports."""
     lines = re.sub(r"\\\n\s*", " ", text).splitlines()
     entries = {line.partition("==")[0]: line for line in lines if "==" in line}
     return {name: entry for name, entry in entries.items() if name not in LEFT_OUT}
 
 
 def download(entries: list[str], folder: Path, *options: str) -> None:
-    """Have pip fetch wheels, each checked against its hash; raises `PluginFailed`."""
+    """Download wheels with pip and check their hashes; raises `PluginFailed`."""
     listed = folder / "requirements.txt"
     listed.write_text("\n".join(entries) + "\n")
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
@@ -88,7 +88,7 @@ def download(entries: list[str], folder: Path, *options: str) -> None:
 
 
 def modules(wheel: bytes) -> Iterator[archive.Entry]:
-    """What a wheel installs, below lib/."""
+    """The files that a wheel installs, below lib/."""
     with zipfile.ZipFile(io.BytesIO(wheel)) as opened:
         for name in opened.namelist():
             if not name.endswith("/") and not UNUSED.search(name):
@@ -96,7 +96,7 @@ def modules(wheel: bytes) -> Iterator[archive.Entry]:
 
 
 def build(wheel: Path, target: Path, epoch_s: int) -> None:
-    """Write the archive of the plug-in, made of our own `wheel` and of what the image has; raises `PluginFailed`."""
+    """Write the archive of the plug-in, made of our own `wheel` and of the image's packages; raises `PluginFailed`."""
     found = {module.name: module for module in modules(wheel.read_bytes())}
     entries = requirements(REQUIREMENTS.read_text())
     compiled = entries.pop(COMPILED)
@@ -109,7 +109,8 @@ def build(wheel: Path, target: Path, epoch_s: int) -> None:
                 download([compiled], folder, *platform)
         for path in sorted(folder.glob("*.whl")):
             found |= {module.name: module for module in modules(path.read_bytes())}
-    # what PyYAML and charset-normalizer compile for one version of Python, they also have as Python
+    # PyYAML and charset-normalizer contain Python code for everything that they compile for one
+    # Python version
     kept = [
         entry
         for entry in found.values()
@@ -127,7 +128,7 @@ def build(wheel: Path, target: Path, epoch_s: int) -> None:
 
 
 def manifest(file: Path, version: str, repository: str) -> str:
-    """Krew's description of the archive `file`, as it is published."""
+    """Krew's manifest for the published archive `file`."""
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     about = {"version": version, "repository": repository, "file": file.name, "digest": digest}
     platforms = "".join(PLATFORM.format(arch=arch, **about) for arch in MACHINES)

@@ -16,7 +16,7 @@ PREDICATE = "https://slsa.dev/provenance/v1"
 
 @dataclass(frozen=True)
 class Source:
-    """What was built: the `commit` of `repository`, at the commit's time `epoch_s` (seconds since 1970)."""
+    """The source of a build: the `commit` of `repository`, with the commit's time `epoch_s` (seconds since 1970)."""
 
     repository: str
     commit: str
@@ -26,7 +26,7 @@ class Source:
 def statement(
     files: Iterable[Path], image_digest: str, source: Source, inputs: Iterable[Path]
 ) -> str:
-    """The statement about `files` and the image (sha256:...); `inputs` are the files that pin what was fetched."""
+    """The statement about `files` and the image (sha256:...); `inputs`: files that pin the downloads."""
     subjects = [{"name": path.name, "digest": {"sha256": _sha256(path)}} for path in sorted(files)]
     subjects.append({"name": "image", "digest": {"sha256": image_digest.removeprefix("sha256:")}})
     origin = {

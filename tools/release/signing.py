@@ -1,4 +1,4 @@
-"""Checksums, and their signatures: by an SSH key, which needs no program that is not there, and by minisign."""
+"""Writes checksums and signs them, with an SSH key (which needs only OpenSSH) and with minisign."""
 
 import hashlib
 import subprocess
@@ -10,11 +10,11 @@ SUMS, NAMESPACE = "SHA256SUMS", "kcover-ebpf-release"
 
 
 class SigningFailed(Exception):
-    """The text says why, in one line."""
+    """A file could not be signed; the text says why, in one line."""
 
 
 def write_sums(folder: Path, files: Iterable[Path]) -> Path:
-    """Write the file that `sha256sum --check` reads; its path."""
+    """Write a file that `sha256sum --check` can read; returns its path."""
     lines = []
     for path in sorted(files):
         with open(path, "rb") as content:
@@ -25,7 +25,7 @@ def write_sums(folder: Path, files: Iterable[Path]) -> Path:
 
 
 def sign(file: Path, key: Path) -> Path:
-    """Sign a file with a private SSH key, and verify that; the signature's path. Raises `SigningFailed`."""
+    """Sign a file with a private SSH key and verify the signature; returns its path. Raises `SigningFailed`."""
     signature = file.with_name(f"{file.name}.sig")
     signature.unlink(missing_ok=True)
     _run("ssh-keygen", "-Y", "sign", "-f", str(key), "-n", NAMESPACE, str(file))
@@ -38,10 +38,10 @@ def sign(file: Path, key: Path) -> Path:
 
 
 def sign_by_minisign(file: Path, key: Path, comment: str) -> Path:
-    """Sign a file with a minisign key that has no password, and verify that; the signature's path.
+    """Sign a file with a minisign key without a password, and verify the signature; returns its path.
 
-    `comment` is signed too. minisign's own comment would hold the time, and each signature would differ. Raises
-    `SigningFailed`.
+    `comment` is signed too; minisign's default comment contains the time, so that each signature would differ.
+    Raises `SigningFailed`.
     """
     signature = file.with_name(f"{file.name}.minisig")
     _run("minisign", "-S", "-s", str(key), "-m", str(file), "-x", str(signature), "-t", comment)
@@ -53,13 +53,13 @@ def sign_by_minisign(file: Path, key: Path, comment: str) -> Path:
 
 
 def verify(file: Path, signature: Path, signers: Path) -> None:
-    """Raise `SigningFailed` unless "release" of the file `signers` has signed `file`."""
+    """Raise `SigningFailed` unless the key of "release" in the file `signers` has signed `file`."""
     options = ["-Y", "verify", "-f", str(signers), "-I", "release", "-n", NAMESPACE]
     _run("ssh-keygen", *options, "-s", str(signature), stdin=file.read_bytes())
 
 
 def _run(*command: str, stdin: bytes = b"") -> str:
-    """What a command prints; raises `SigningFailed`."""
+    """Output of a command; raises `SigningFailed`."""
     try:
         done = subprocess.run(command, input=stdin, capture_output=True, check=False)
     except FileNotFoundError:

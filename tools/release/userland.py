@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class System:
-    """A distribution as mmdebstrap makes it; `source` are its arguments after the folder."""
+    """A distribution as mmdebstrap creates it; `source` are its arguments after the folder."""
 
     title: str
     more_packages: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ SYSTEMS = {
     "trixie": System("Debian 13"),
     "noble": System(
         "Ubuntu 24.04",
-        ("libstdc++6",),  # google-re2 needs it; Debian's minimal system has it
+        ("libstdc++6",),  # google-re2 needs it, and Debian's minimal system contains it
         (f"--keyring={_UBUNTU_KEYRING}", "--components=main,universe"),
         ("http://archive.ubuntu.com/ubuntu",),
     ),
@@ -51,10 +51,10 @@ PIP_FILES = (
     Path.home() / ".config/pip/pip.conf",
     Path.home() / ".pip/pip.conf",
 )
-# Whatever is mounted, ends with the command, also one that is killed.
+# All mounts disappear when the command ends, also if it is killed.
 PRIVATE = ("unshare", "--mount", "--propagation", "private")
 NETWORK = ("/etc/resolv.conf", "/etc/hosts")
-# In the chroot; the last command's failure, or any other's, is ours.
+# Runs in the chroot; any failing command fails the script.
 SCRIPT = r"""
 set -eu
 command -v clang gcc make && { echo "a compiler is installed: this system is not clean" >&2; exit 1; }
@@ -92,13 +92,13 @@ done
 
 
 def settings() -> dict[str, str]:
-    """The environment inside: how this machine's pip reaches its index, and no more."""
+    """Environment inside the chroot: only how this machine's pip reaches its index."""
     kept = {name: value for name, value in os.environ.items() if name.startswith(SETTINGS)}
     return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8", **kept}
 
 
 def shown(environment: dict[str, str]) -> Iterator[tuple[Path, Path]]:
-    """Files and folders of this machine, and where they have to be inside."""
+    """(file or folder on this machine, path inside the chroot)."""
     for name in NETWORK:
         yield Path(name), Path(name)
     for value in environment.values():
@@ -111,7 +111,7 @@ def shown(environment: dict[str, str]) -> Iterator[tuple[Path, Path]]:
 
 
 def make_system(suite: str, folder: Path) -> None:
-    """A minimal system in `folder`."""
+    """Create a minimal system in `folder`."""
     system = SYSTEMS[suite]
     packages = [*PACKAGES, *system.more_packages]
     command = [
@@ -126,7 +126,7 @@ def make_system(suite: str, folder: Path) -> None:
 
 
 def try_files(folder: Path, system: Path) -> int:
-    """Install the files in `folder` in `system`, and run them; the exit code."""
+    """Install the files in `folder` in `system`, and run them; returns the exit code."""
     environment = settings()
     lines = ["set -eu"]
     for source, target in [*shown(environment), (folder, Path("/dist"))]:
@@ -164,7 +164,7 @@ def main(suites: Sequence[str]) -> int:
 
 
 def _lacking(suites: Sequence[str], wheels: int) -> str | None:
-    """What is missing before any system can be tried."""
+    """Missing requirement without which no system can be tried; None if all are met."""
     if unknown := [suite for suite in suites if suite not in SYSTEMS]:
         return f"no suite {unknown[0]}; there are {', '.join(SYSTEMS)}"
     if os.geteuid() != 0 or shutil.which("mmdebstrap") is None:

@@ -83,7 +83,7 @@ def unix_poll(job: Training) -> None:
 
 
 def resolve_elsewhere() -> None:
-    """Ask the resolver beside the job for names, in this process and its children alone."""
+    """Ask the resolver outside the job for names, only in this process and its children."""
     libc = ctypes.CDLL(None, use_errno=True)
     path = folder() / "resolv.conf"
     address = os.environ["LIFE_ADDRESS"]

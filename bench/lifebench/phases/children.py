@@ -97,7 +97,7 @@ def core_file(job: Training) -> None:
 
 
 def half_busy(seconds: float) -> int:
-    """Tokenize for so long, at half of a CPU."""
+    """Tokenize for the given seconds, at half of a CPU."""
     end_s, count = time.monotonic() + seconds, 0
     while time.monotonic() < end_s:
         count += sum(range(20_000)) > 0

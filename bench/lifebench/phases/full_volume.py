@@ -1,4 +1,4 @@
-"""A small volume beside the job, which is full until 14 s after the phase began."""
+"""A small volume used by the job, which is full until 14 s after the phase began."""
 
 import subprocess
 import time

@@ -51,7 +51,7 @@ class GroupTraining:
         self._steps += 1
 
     def train(self, seconds: float, during: Callable[[], None] | None = None) -> None:
-        """Train for about so long, the same number of steps on every rank; `during` comes before each."""
+        """Train for about this many seconds, all ranks with equal steps; `during` is called before each."""
         for _ in range(max(1, round(seconds / self._step_s))):
             if during is not None:
                 during()

@@ -1,4 +1,4 @@
-"""A file system beside the job whose server answers an fsync after 14 s."""
+"""A file system used by the job whose server answers an fsync after 14 s."""
 
 import subprocess
 import sys

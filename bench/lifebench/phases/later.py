@@ -1,4 +1,4 @@
-"""Beside the job: 12 s after the phase began, what the ranks look for is there."""
+"""Outside the job: 12 s after the phase began, the file that the ranks wait for appears."""
 
 import time
 

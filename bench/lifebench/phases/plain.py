@@ -1,4 +1,4 @@
-"""A training of 40 s; what happens to it comes from beside."""
+"""A training of 40 s; what happens to it is caused from outside."""
 
 from bench.lifebench.life import torch_training
 

@@ -32,7 +32,7 @@ def fast(job: Training) -> None:
 
 
 def build(seconds: float) -> None:
-    """Compile an extension with ninja, over and over until so many seconds are over."""
+    """Compile an extension with ninja, repeatedly for the given number of seconds."""
     place = folder() / "build"
     place.mkdir()
     text = NINJA

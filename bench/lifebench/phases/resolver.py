@@ -1,4 +1,4 @@
-"""Beside the job: a name server that answers nothing for 9 s after the first question, as one that restarts."""
+"""Outside the job: a name server that answers nothing for 9 s after the first question, as one that restarts."""
 
 import os
 import socket

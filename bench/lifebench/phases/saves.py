@@ -1,4 +1,4 @@
-"""Rank 0 saves a checkpoint to what is mounted beside the job, while the others wait for it."""
+"""Rank 0 saves a checkpoint to a file system mounted for the job, while the others wait for it."""
 
 import errno
 import os

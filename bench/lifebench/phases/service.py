@@ -1,6 +1,6 @@
-"""A service outside of the job, over HTTP and a Unix socket; whoever asks says how long the answer takes.
+"""A service outside of the job, over HTTP and a Unix socket; the client chooses how long the answer takes.
 
-It runs beside the job; the ranks use the functions. GET /late/S is answered after S seconds, GET
+It runs outside the job; the ranks use the functions. GET /late/S is answered after S seconds, GET
 /busy/S with 503 until S seconds after the first one, GET /shard/S with a stream that pauses for S
 seconds in the middle. PUT /upload/S takes S seconds to read and as long again to answer.
 """
@@ -84,7 +84,7 @@ class Answers(StreamRequestHandler):
     """A connection of the Unix socket: each line is a number of seconds."""
 
     def handle(self) -> None:
-        """Answer each after so long."""
+        """Answer each after the given seconds."""
         for line in self.rfile:
             time.sleep(float(line))
             self.wfile.write(b"ok\n")
@@ -131,7 +131,7 @@ class Local:
         self._socket.connect(str(folder() / SOCKET))
 
     def ask(self, seconds: float) -> None:
-        """Ask for something that takes so long, and wait for it."""
+        """Request an answer that takes the given seconds, and wait for it."""
         self._socket.sendall(f"{seconds}\n".encode())
         self._socket.recv(16)
 

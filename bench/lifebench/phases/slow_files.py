@@ -1,4 +1,4 @@
-"""A file system beside the job whose server answers each write after 0.2 s."""
+"""A file system used by the job whose server answers each write after 0.2 s."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the programs beside share that stop processes of the job: which there are, and how.
+"""Shared by the programs outside the job that stop its processes: which there are, and how.
 
 A process that is gone is no error: the sensor may have ended the job.
 """
@@ -22,7 +22,7 @@ UNIFIED = next(
 
 
 def ranks(after_s: float = 17.0, count: int = 4) -> list[int]:
-    """The process of each rank, in order, once they have trained so long."""
+    """The process of each rank, in order, once they have trained for the given seconds."""
     await_events("step", count)
     time.sleep(after_s)
     started = {line["rank"]: line["pid"] for line in map(json.loads, events("start"))}

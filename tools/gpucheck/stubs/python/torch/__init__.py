@@ -1,4 +1,4 @@
-"""Stub with the few names of torch that the parts about NCCL use."""
+"""Stub with the few names of torch that the NCCL parts use."""
 
 import contextlib
 import sys

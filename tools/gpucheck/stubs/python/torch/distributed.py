@@ -1,4 +1,4 @@
-"""Stub of a process group with a Flight Recorder: what is written to its pipe makes it dump."""
+"""Stub of a process group with a Flight Recorder: writing to its pipe triggers a dump."""
 
 import ctypes
 import os
