@@ -53,10 +53,10 @@ static __always_inline __u32 raw_state(struct task_struct *task)
 }
 
 /*
- * A frozen thread looks different in three kinds of kernel. Since f5d39b020809 ("freezer,sched:
- * Rewrite core freezer logic", 6.1) it has a state of its own kind. Before that, it has a flag on
- * a sleeping state (the bit is unused since). And the freezer of cgroup v2 uses a job control
- * trap.
+ * A frozen thread has three representations, depending on the kernel. Since f5d39b020809
+ * ("freezer,sched: Rewrite core freezer logic", 6.1) it has a state of its own kind. Before that,
+ * it has a flag on a sleeping state (the bit is unused since). And the freezer of cgroup v2 uses a
+ * job control trap.
  */
 static __always_inline __u32 thread_state(struct task_struct *task, __u32 state)
 {

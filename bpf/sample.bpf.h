@@ -211,7 +211,7 @@ static __always_inline void first_sample(struct pass_value *pass, struct process
 		account(&process->totals, &sample, task);
 	if (IS_SHARE_FULL(process, task, thread, THREADS) ||
 	    bpf_map_update_elem(&threads, &tid, &sample, BPF_ANY)) {
-		/* Later in this pass it would look new, but it must not be sent again. */
+		/* Later in this pass it would pass for a new one, and must not be sent again. */
 		count_unseen(process, pass);
 		if (news)
 			pass->used_bytes -= sizeof(struct thread_event);

@@ -1,6 +1,6 @@
 """Ends all processes of a job together: stops every one, so that none sees another die, then kills them.
 
-A rank that sees a peer die writes misleading errors and exits with a code of its own, which a job controller takes
+A rank that sees a peer die writes misleading errors and exits with a code that a job controller takes
 for the fault.
 """
 

@@ -76,11 +76,11 @@ class ThreadReadings:
         self._devices: dict[Pid, tuple[float, frozenset[str] | None]] = {}
 
     def reading(self, request: ReadingRequest) -> ThreadReading | CodeSeen:
-        """The complete reading of one thread; see `ThreadSource.reading`."""
+        """The complete reading of one thread; see `ThreadSource`."""
         return self._reading(request) if request.burning_sp is None else self._code(request)
 
     def wait(self, request: ReadingRequest) -> ThreadReading:
-        """What the thread waits for; see `ThreadSource.wait`."""
+        """What the thread waits for; see `ThreadSource`."""
         call = self._call(request)
         reading = blocked_call.read_wait(request.pid, request.tid, call, request.since_ns)
         if call is None or not call.name.startswith("futex"):
@@ -164,7 +164,7 @@ class ThreadReader:
     ) -> dict[tuple[Pid, Tid], ThreadReading]:
         """What each of many threads waits for; those not read within `limit_s` are missing.
 
-        Each reading is that of `ThreadSource.wait`.
+        Each reading is as `ThreadSource` defines `wait`.
         """
         self._readers.take((), 0.0)  # results that arrived too late belong to an earlier pass
         keys = [(reading_request.pid, reading_request.tid) for reading_request in requests]

@@ -96,12 +96,12 @@ class RasHere:
         return ask(place, patience)
 
     def dead(self, place: RasPlace, patience: RasPatience, seconds: float) -> list[tuple[str, int]]:
-        """Processes reported dead within `seconds`; see `RasSource.dead`."""
+        """Processes reported dead within `seconds`; see `RasSource`."""
         return dead_peers(listen(place, patience, seconds))
 
 
 def ask(place: RasPlace, patience: RasPatience) -> RasReport:
-    """A report of this job over a new connection; see `RasSource.ask`."""
+    """A report of this job over a new connection; see `RasSource`."""
     return tried(place, patience, partial(report_over, place=place, patience=patience))
 
 

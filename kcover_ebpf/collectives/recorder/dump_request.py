@@ -81,16 +81,16 @@ class RecordersHere:
     """A `RecorderSource` that reads in this process."""
 
     def request(self, recorder: RankRecorder) -> Mark:
-        """Request a dump; see `RecorderSource.request`."""
+        """Request a dump; see `RecorderSource`."""
         return request(recorder)
 
     def fetch(self, recorder: RankRecorder, before: Mark) -> tuple[Mark, RankRecord | str]:
-        """The record in a newer file; see `RecorderSource.fetch`."""
+        """The record in a newer file; see `RecorderSource`."""
         return fetch(recorder, before)
 
 
 def request(recorder: RankRecorder) -> Mark:
-    """Request a dump; see `RecorderSource.request`."""
+    """Request a dump; see `RecorderSource`."""
     if recorder.file is None:
         raise RequestError(f"{RECORDER_FILES[0]} is not set, so the path of the dump is unknown")
     _check(recorder)
@@ -113,7 +113,7 @@ def request(recorder: RankRecorder) -> Mark:
 
 
 def fetch(recorder: RankRecorder, before: Mark) -> tuple[Mark, RankRecord | str]:
-    """The record in a newer file; see `RecorderSource.fetch`."""
+    """The record in a newer file; see `RecorderSource`."""
     if recorder.file is None:
         raise RequestError("the path of the dump is unknown")
     _check(recorder)

@@ -185,7 +185,7 @@ def test_row_of__a_job_that_fails_by_itself_counts_nowhere(
 @pytest.mark.parametrize("code", [0, 75])
 def test_row_of__a_run_beside_which_a_program_failed_counts_nowhere(code: int) -> None:
     row = row_of(PHASE, 0, TRAINED, [(code, [])], beside_code=1)
-    assert row.problem == "what ran beside it failed with code 1"
+    assert row.problem == "the program outside the job failed with code 1"
     assert row_of(PHASE, 0, TRAINED, [(code, [])], beside_code=0).problem == ""
 
 
