@@ -1,10 +1,9 @@
-# DCGM's own diagnosis at level 1, which runs nothing on the GPUs: libraries, permissions, page
-# retirement, inforom. Runs `dcgmi diag --run 1 --json` with the node's dcgmi. A test that fails
-# only because of a setting (persistence mode) is reported, and does not fail the node.
+#!/usr/bin/env python3
+# kcover-ebpf: deadline=120
 """DCGM's own diagnosis at level 1, which runs nothing on the GPUs: libraries, permissions, page retirement, inforom.
 
-`dcgmi diag --run 1 --json`, by the node's own dcgmi. A test that fails for a setting alone (persistence mode) is named,
-and fails no node.
+Runs `dcgmi diag --run 1 --json` with the node's dcgmi. A test that fails only because of a setting (persistence
+mode) is reported, and does not fail the node.
 """
 
 import json

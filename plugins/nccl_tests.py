@@ -1,11 +1,9 @@
-# All GPUs of the node reduce a buffer together: the values must be right, and the bus bandwidth at
-# least `NCCL_FLOOR_GB_S`. Runs `all_reduce_perf` of NVIDIA's nccl-tests, as installed on the node.
-# `NCCL_FLOOR_GB_S` is in gigabytes (10^9 bytes) per second; if it is not set, no speed fails the
-# node.
-"""All GPUs of the node reduce a buffer together: right values, and at least `NCCL_FLOOR_GB_S` of bus bandwidth.
+#!/usr/bin/env python3
+# kcover-ebpf: cost=heavy deadline=180
+"""All GPUs of the node reduce a buffer together: the values must be right, and the bus bandwidth high enough.
 
-`all_reduce_perf` of NVIDIA's nccl-tests, by the node's own. `NCCL_FLOOR_GB_S` is in gigabytes (10^9) a second; without
-it no speed fails the node.
+Runs `all_reduce_perf` of NVIDIA's nccl-tests, as installed on the node. `NCCL_FLOOR_GB_S` is the least bandwidth in gigabytes (10^9
+bytes) per second; if it is not set, no speed fails the node.
 """
 
 import os

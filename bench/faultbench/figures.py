@@ -34,7 +34,7 @@ def poisson_upper_bound(count: int, confidence: float = CONFIDENCE) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """So many of so many."""
+    """Text such as "3 of 7"."""
 
     right: int
     total: int

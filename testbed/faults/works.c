@@ -1,6 +1,6 @@
-// Does the given amount of work of one kind after each line read: works cpu MILLISECONDS | write PATH BYTES |
-// read PATH BYTES | fault PAGES | threads COUNT (each burns 2 ms and ends); prints a line when
-// done.
+// Does the given amount of work of one kind after each line read: works cpu MILLISECONDS | write
+// PATH BYTES | read PATH BYTES | fault PAGES | threads COUNT (each burns 2 ms and ends); prints a
+// line when done.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

@@ -76,7 +76,7 @@ def test_archive__a_changed_file_and_a_missing_one_are_named_and_the_others_are_
     ("files", "why"),
     [
         ({}, "it has no manifest.json"),
-        ({"manifest.json": b"[1]"}, "no JSON object"),
+        ({"manifest.json": b"[1]"}, "not a JSON object"),
         ({"manifest.json": b"{"}, "not JSON"),
         ({"manifest.json": b'{"schema": "kcover.io/archive/v9"}'}, "schema is not"),
         ({"manifest.json": b'{"schema": "kcover.io/archive/v1"}'}, "missing"),

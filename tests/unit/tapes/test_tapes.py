@@ -173,7 +173,7 @@ def test_tape_reader__a_killed_recorder_leaves_what_it_saw_until_then(tmp_path: 
         writer.on_judge(0.0)
     tape = iter(reader(path.read_bytes()))
     assert len([next(tape) for _ in range(2 * 20)]) == 2 * 20
-    with pytest.raises(UsageError, match="cut off"):
+    with pytest.raises(UsageError, match="truncated"):
         next(tape)
     writer.close()
     assert len(list(reader(path.read_bytes()))) == 2 * 25
@@ -267,7 +267,7 @@ def test_tape_writer__where_nothing_can_be_written_the_run_does_not_begin(path: 
         (HEAD + b'{"a":' + b"9" * 5000 + b"}\n", "line 2: it is not JSON"),
         (HEAD + b" " * 2 * MOST_LINE_BYTES + b"\n", "line 2: it is too long"),
         (HEAD + b'{"fact":"\xff"}\n', "line 2: it is not JSON"),
-        (gzip.compress(HEAD + TICK)[:-9], "cut off"),
+        (gzip.compress(HEAD + TICK)[:-9], "truncated"),
         (gzip.compress(HEAD + TICK)[:-8] + b"12345678", "it cannot be read"),
         (b"\x1f\x8bnonsense here", "line 1: it cannot be read"),
     ],

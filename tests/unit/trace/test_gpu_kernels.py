@@ -75,7 +75,7 @@ NOT_ASKED = {
     "lacks skip_global_memory": {
         "CUDA_COREDUMP_GENERATION_FLAGS": FLAGS.replace("skip_global_memory,", "")
     },
-    "where it writes is unknown": {"CUDA_COREDUMP_FILE": "core.%t"},
+    "the path of the dump is unknown": {"CUDA_COREDUMP_FILE": "core.%t"},
     "no rank has a pipe": {"CUDA_COREDUMP_PIPE": ""},
     "is not a plain path": {"CUDA_COREDUMP_PIPE": "../../etc/pipe"},
     "is not a named pipe": {"CUDA_COREDUMP_PIPE": "/etc/passwd"},

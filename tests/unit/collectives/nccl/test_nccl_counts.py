@@ -118,7 +118,7 @@ def test_account__a_communicator_that_is_older_hides_what_its_process_waits_for(
     assert found.hidden == {103}
     assert pids(reading.behind) == {103}, "whoever judges leaves it out"
     assert not reading.complete
-    assert "1 ranks use communicators that were made before" in found.unseen
+    assert "1 ranks use communicators that were created before" in found.unseen
 
 
 def test_account__a_birth_beside_an_older_communicator_is_no_absence() -> None:

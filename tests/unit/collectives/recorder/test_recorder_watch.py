@@ -194,7 +194,7 @@ def test_recorder_watch__a_path_that_leads_upwards_is_not_walked(
     rank: Rank, tmp_path: Path
 ) -> None:
     rank.set(**{RECORDER_PIPE: f"{tmp_path}/../{tmp_path.name}/fr_"})
-    assert "no plain path" in rank.refusal()
+    assert "not a plain path" in rank.refusal()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
