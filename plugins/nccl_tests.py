@@ -2,8 +2,8 @@
 # kcover-ebpf: cost=heavy deadline=180
 """All GPUs of the node reduce a buffer together: the values must be right, and the bus bandwidth high enough.
 
-Runs `all_reduce_perf` of NVIDIA's nccl-tests, as installed on the node. `NCCL_FLOOR_GB_S` is the least bandwidth in gigabytes (10^9
-bytes) per second; if it is not set, no speed fails the node.
+Runs `all_reduce_perf` of NVIDIA's nccl-tests, as installed on the node. `NCCL_FLOOR_GB_S` is the least bandwidth in
+gigabytes (10^9 bytes) per second; if it is not set, no speed fails the node.
 """
 
 import os
