@@ -12,18 +12,13 @@ import click
 
 from kcover_ebpf.cli.options import output_option
 from kcover_ebpf.collectives.inspector import folder
-from kcover_ebpf.collectives.inspector.findings import (
-    GroupMember,
-    SlowCollective,
-    SlowKind,
-    slow_in,
-)
+from kcover_ebpf.collectives.inspector.findings import slow_in
 from kcover_ebpf.collectives.inspector.folder import InspectorRead
 from kcover_ebpf.errors import CannotObserve, UsageError
+from kcover_ebpf.facts.inspector import SlowCollective
 from kcover_ebpf.ids import Pid
 
 _FOUND = 1
-_MOST_MEMBERS = 8
 
 
 @click.command(name="collectives")
@@ -111,36 +106,7 @@ def as_text(slow: SlowCollective) -> str:
     """A finding as one readable line."""
     from kcover_ebpf.output.formatting import printable
 
-    what = f"{slow.collective} of {_bytes(slow.message_bytes)} over {slow.rank_count} ranks"
-    lasts, usual = f"{slow.lasts_s * 1e3:.1f} ms", f"{slow.usual_s * 1e3:.1f} ms"
-    members = _members(slow.members)
-    match slow.kind:
-        case SlowKind.LATE_RANK:
-            text = f"{members} is the last to begin {what}: the others wait {lasts} for it, the transfer takes {usual}"
-        case SlowKind.SLOWER_THAN_BEFORE:
-            text = f"{what} takes {lasts}, and took {usual} at first: a link between {members} became slow"
-        case SlowKind.SLOW_GROUP:
-            where = f"; all slow groups are on {', '.join(slow.hosts)}" if slow.hosts else ""
-            text = f"{what} takes {lasts} among {members}, and {usual} in groups like it: a slow link{where}"
-    return printable(f"{text} ({slow.count} operations, communicator {slow.communicator})")
-
-
-def _members(members: Sequence[GroupMember]) -> str:
-    shown = [
-        f"rank {member.rank if member.job_rank is None else member.job_rank} on {member.host}"
-        for member in members[:_MOST_MEMBERS]
-    ]
-    more = len(members) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
-
-
-def _bytes(size: int) -> str:
-    value = float(size)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.4g} {unit}"
-        value /= 1024
-    return f"{value:.4g} GiB"
+    return printable(slow.text)
 
 
 def _summary(reads: Sequence[InspectorRead], run_count: int, found_count: int) -> str:

@@ -1,4 +1,4 @@
-"""Bytes over RDMA ports, as a clock of progress: RDMA passes all sockets by.
+"""Bytes over RDMA ports, as a clock of progress: RDMA passes all sockets by; and the errors that the ports count.
 
 A read of a port's counters is a command to its firmware and may hang with it, so a thread reads them. No other
 thread waits for it: while it is stuck there are no facts.
@@ -13,10 +13,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from kcover_ebpf.facts.devices import FabricMoved
+from kcover_ebpf.devices.rdma_errors import PortErrorReader
+from kcover_ebpf.facts.devices import FabricErrors, FabricMoved
 from kcover_ebpf.host.open_files import OpenFiles
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.devices import PORT_HOLDERS_S, RDMA_TRAFFIC_S
+from kcover_ebpf.tunables.devices import PORT_HOLDERS_S, RDMA_ERRORS_S, RDMA_TRAFFIC_S
 
 _LANES = 4
 """port_xmit_data and port_rcv_data count octets divided by 4 (kernel: ABI/stable/sysfs-class-infiniband)."""
@@ -29,23 +30,32 @@ _COUNTERS = (
 )
 
 
+_Fact = FabricMoved | FabricErrors
+
+
 class FabricReader:
-    """Reads the counters of all RDMA ports of this host, and who has them open."""
+    """Reads the counters of all RDMA ports of this host, and who has them open.
+
+    Errors are read only of ports that a member has open, and more rarely.
+    """
 
     def __init__(self, root: Path, files: OpenFiles) -> None:
         self._files = files
         self._rdma = root / "sys/class/infiniband"
         self._before: dict[str, int] = {}
         self._nodes: dict[Pid, frozenset[str]] = {}
-        self._holders_due_s = 0.0
+        self._devices: dict[str, Path] = {}
+        """By device file."""
+        self._errors = PortErrorReader()
+        self._holders_due_s = self._errors_due_s = 0.0
 
     @property
     def has_ports(self) -> bool:
         """Whether there is any RDMA device on this host now."""
         return self._rdma.is_dir() and any(self._rdma.iterdir())
 
-    def read(self, members: Collection[Pid], boottime_ns: int, now_s: float) -> list[FabricMoved]:
-        """What moved since the last call over the ports that each of `members` has open; `now_s`: any steady clock."""
+    def read(self, members: Collection[Pid], boottime_ns: int, now_s: float) -> list[_Fact]:
+        """What happened since the last call at the ports that each of `members` has open; `now_s`: any steady clock."""
         moved = self._moved()
         if now_s >= self._holders_due_s:
             self._holders_due_s = now_s + PORT_HOLDERS_S
@@ -54,13 +64,27 @@ class FabricReader:
         self._nodes |= self._files.of(unknown, moved.keys())
         self._nodes = {pid: self._nodes.get(pid, frozenset()) for pid in members}
         found = ((pid, sum(moved.get(node, 0) for node in self._nodes[pid])) for pid in members)
-        return [FabricMoved(boottime_ns, pid, count) for pid, count in found if count]
+        facts: list[_Fact] = [FabricMoved(boottime_ns, pid, count) for pid, count in found if count]
+        if now_s >= self._errors_due_s:
+            self._errors_due_s = now_s + RDMA_ERRORS_S
+            facts += self._grown(boottime_ns)
+        return facts
+
+    def _grown(self, boottime_ns: int) -> Iterator[FabricErrors]:
+        """The errors of ports whose device a member has open."""
+        opened = {node for nodes in self._nodes.values() for node in nodes}
+        grown = self._errors.grown([self._devices[node] for node in sorted(opened)])
+        for pid, nodes in self._nodes.items():
+            for node in sorted(nodes):
+                for port in grown[self._devices[node]]:
+                    yield FabricErrors(boottime_ns, pid, port.port, port.device, port.counters)
 
     def _moved(self) -> dict[str, int]:
         """Bytes since the last call, by device file; a device seen for the first time moved nothing."""
         moved: dict[str, int] = {}
         for device in self._rdma.iterdir() if self._rdma.is_dir() else ():
             node = self._node(device)
+            self._devices[node] = device
             total = sum(self._total(port) for port in (device / "ports").glob("*"))
             before = self._before.get(node)
             self._before[node] = total
@@ -88,11 +112,11 @@ class FabricWatch:
     def __init__(self, reader: FabricReader) -> None:
         self._reader = reader
         self._members: Collection[Pid] = ()
-        self._found: SimpleQueue[FabricMoved] = SimpleQueue()
+        self._found: SimpleQueue[_Fact] = SimpleQueue()
         self._over = threading.Event()
         threading.Thread(target=self._work, name="kcover-fabric", daemon=True).start()
 
-    def tick(self, members: Collection[Pid]) -> Iterator[FabricMoved]:
+    def tick(self, members: Collection[Pid]) -> Iterator[_Fact]:
         """What was read since the last call; never waits. `members`: whose ports matter from now on."""
         self._members = tuple(members)
         with contextlib.suppress(Empty):

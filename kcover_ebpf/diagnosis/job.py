@@ -38,6 +38,7 @@ from kcover_ebpf.facts.host import (
     ThreadReading,
     Unreadable,
 )
+from kcover_ebpf.facts.inspector import InspectorSeen
 from kcover_ebpf.facts.kernel import (
     DescriptorSample,
     Detail,
@@ -81,7 +82,7 @@ class Job:
         self.announced = Announcements()
         self.faults = DeviceFaults()
         self.loss, self.narrow = LossWatch(), NarrowLink()
-        self.logged = LogSeen(0)
+        self.logged, self.inspector_seen = LogSeen(0), InspectorSeen(0)
         self.now_ns = 0
         self.moved_bytes: dict[Pid, int] = defaultdict(int)
         self.silences = Silences()
@@ -156,6 +157,8 @@ class Job:
             self.attention.on_answer(fact)
         elif isinstance(fact, LogSeen):
             self.logged = fact
+        elif isinstance(fact, InspectorSeen):
+            self.inspector_seen = fact
         elif isinstance(fact, OomKill):
             self.announced.on_oom(fact)
         elif not isinstance(fact, Clock):

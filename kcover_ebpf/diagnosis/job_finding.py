@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.failures import exits, gave_up, losses, startup
+from kcover_ebpf.diagnosis.judge.inspected import by_inspector
 from kcover_ebpf.diagnosis.judge.judge import judge
 from kcover_ebpf.diagnosis.judge.policy_rules import at_hard_limit, broken_rule
+from kcover_ebpf.diagnosis.judge.rdma_port import at_port, slowed_by_port
 from kcover_ebpf.diagnosis.judge.slow_job import slowness
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
@@ -50,6 +52,7 @@ def _found(job: Job) -> Finding | None:
     snapshot = job.announced.judged(job.snapshot())
     missed = losses.missed(snapshot, job.announced, job.members.views)
     finding = missed or job.faults.located(judge(snapshot), job.members.ranks)
+    finding = _explained(job, finding)
     job.place = finding.cause.value
     if missing is not None and finding.cause not in (Cause.STOPPED, Cause.FROZEN):
         return missing
@@ -103,7 +106,15 @@ def _without_ranks(job: Job) -> Finding:
 def _healthy(job: Job, *, judged: bool = False) -> Finding:
     if not judged and gave_up.is_due(job.members.ranks.values(), job.now_ns):
         job.announced.judged(job.snapshot())
-    if slow := slowness(job.pace, job.loss, job.narrow, job.members.ranks, job.now_ns):
-        return slow
+    ranks, now_ns = job.members.ranks, job.now_ns
+    slow = slowed_by_port(job.faults.ports, ranks, now_ns) if job.pace.slowed else None
+    if slow := slow or slowness(job.pace, job.loss, job.narrow, ranks, now_ns):
+        return _explained(job, slow)
     cause = Cause.TRAINING if job.pace.trained else Cause.STARTING
     return Finding(VerdictKind.WORKING, cause, job.now_ns)
+
+
+def _explained(job: Job, finding: Finding) -> Finding:
+    """With what ports and the job's own NCCL say of a link, which ends nothing."""
+    found = at_port(finding, job.faults.ports, job.members.ranks, job.now_ns)
+    return by_inspector(found, job.inspector_seen, job.now_ns)

@@ -45,7 +45,10 @@ def _count_payload(job: Job, ranks: Mapping[Pid, ProcessHistory], tick: Tick) ->
         process = job.members.views.get(pid)
         if process is not None and process.on_peer_bytes(moved, tick.boottime_ns):
             job.progress(pid, tick.boottime_ns)
-    moved = sum(job.moved_bytes[pid] for pid in ranks)
+    # a port that several ranks have open counts once for each of them, in every pass alike
+    moved = sum(job.moved_bytes[pid] + process.fabric_bytes for pid, process in ranks.items())
+    for process in ranks.values():
+        process.fabric_bytes = 0
     # on a busy machine, slow ranks are suspicious all the time: their bytes show that they continue
     continues = moved > 0 or not job.attention.suspicious
     job.pace.note_payload(moved, tick.period_ns, continues=continues)

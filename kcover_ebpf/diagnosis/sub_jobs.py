@@ -18,6 +18,7 @@ from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.membership.started_ranks import ancestors
 from kcover_ebpf.diagnosis.membership.together import are_connected, world_text, worlds
 from kcover_ebpf.facts.host import CollectivesSeen, ProcessSeen, ReadingRequest
+from kcover_ebpf.facts.inspector import InspectorSeen
 from kcover_ebpf.facts.kernel import Fact, ProcessFork, SampleRequest
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.ids import NS, Pid
@@ -53,7 +54,7 @@ class SubJob:
         elif isinstance(fact, ProcessSeen) and pid not in self.shared:
             self._on_birth(fact.pid, fact.ppid)
         # an answer of a library about all ranks together is not about one world
-        is_mixed = isinstance(fact, CollectivesSeen | RecordersSeen)
+        is_mixed = isinstance(fact, CollectivesSeen | RecordersSeen | InspectorSeen)
         if (pid is None and not is_mixed) or pid in self.own or pid in self.shared:
             self.job.observe(fact)
 

@@ -326,6 +326,20 @@ class FabricMoved:
     """Bytes sent and received since the previous reading, about a second earlier."""
 
 
+@dataclass(frozen=True, slots=True)
+class FabricErrors:
+    """Error counters of an RDMA port that a process has open have grown; all that have it open share them."""
+
+    boottime_ns: int
+    pid: Pid
+    port: str
+    """RDMA device and port ("mlx5_0/1")."""
+    device: str
+    """PCI address behind it; empty for a virtual one."""
+    counters: tuple[tuple[str, int], ...]
+    """Name, and by how much it has grown since the reading before, some seconds earlier."""
+
+
 class GpuUse(Enum):
     """Use of a GPU, judged by its utilisation, power and memory."""
 
@@ -375,6 +389,7 @@ DeviceFact = (
     | BlockError
     | DriverCall
     | FabricMoved
+    | FabricErrors
     | GpuSeen
     | DeviceFault
 )

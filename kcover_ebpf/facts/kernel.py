@@ -21,6 +21,7 @@ from kcover_ebpf.facts.host import (
     ThreadReading,
     Unreadable,
 )
+from kcover_ebpf.facts.inspector import InspectorSeen
 from kcover_ebpf.facts.logs import LogSeen
 from kcover_ebpf.facts.python_stacks import PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
@@ -337,6 +338,7 @@ Fact = (
     | CollectivesLaunched
     | RecordersSeen
     | PythonStacksSeen
+    | InspectorSeen
     | LogSeen
     | Tick
     | DeviceFact

@@ -14,13 +14,14 @@ from kcover_ebpf.api.fault_report import (
 )
 from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.diagnosis.judge.rdma_port import own_port_errs
 from kcover_ebpf.diagnosis.judge.slow_job import paces
 from kcover_ebpf.facts.recorders import RankRecord, RecordedGroup
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.collective_counts import CollectiveCounts, Recordings
 from kcover_ebpf.model.rank_snapshot import GpuSnapshot, RankPace, RankSnapshot, SocketSnapshot
 from kcover_ebpf.model.roles import Role
-from kcover_ebpf.model.verdict import Culprit, Evidence, Verdict
+from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, Verdict
 
 _TEXT = 1024
 _RANK_TEXT = 512
@@ -74,7 +75,15 @@ def paces_of(job: Job, pods: Mapping[Pid, str], unix_offset_s: float) -> tuple[R
     if job.attention.suspicious or not job.has_parts_elsewhere or job.members.has_ended:
         return ()
     found = paces(job.pace, job.members.ranks, job.now_ns, unix_offset_s)
-    return tuple(replace(pace, pod_uid=pods.get(Pid(pace.pid), "")) for pace in found)
+    erring = own_port_errs(job.faults.ports, job.members.ranks, job.now_ns)
+    return tuple(
+        replace(
+            pace,
+            pod_uid=pods.get(Pid(pace.pid), ""),
+            cause=pace.cause or (Cause.LINK if pace.pid == erring else None),
+        )
+        for pace in found
+    )
 
 
 def _recordings(recordings: Recordings | None) -> Recordings | None:

@@ -72,6 +72,8 @@ def opened_folder(pid: Pid, path: str) -> int:
             raise RankFileError(f"{path} is not a folder")
         if status.st_uid != _user(pid):
             raise RankFileError(f"{path} belongs to another user")
+        if (kind := _magic_of(found)) in _OF_THE_KERNEL:
+            raise RankFileError(f"{path} is on {_OF_THE_KERNEL[kind]}")
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         return os.open(f"/proc/self/fd/{found}", flags)
     finally:

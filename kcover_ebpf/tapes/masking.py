@@ -19,7 +19,7 @@ from kcover_ebpf.diagnosis.evidence.recorders import DEFAULT_GROUP
 from kcover_ebpf.diagnosis.history import code_map, stacks
 from kcover_ebpf.diagnosis.judge import nccl
 from kcover_ebpf.diagnosis.membership import rank_numbers, roles
-from kcover_ebpf.facts import devices, host, kernel, logs, python_stacks, recorders
+from kcover_ebpf.facts import devices, host, inspector, kernel, logs, python_stacks, recorders
 
 _T = TypeVar("_T")
 _Rules = Mapping[type, Mapping[str, Callable[[Any], Any]]]
@@ -53,6 +53,7 @@ KEPT: Mapping[type, frozenset[str]] = {
     devices.AerError: frozenset({"device", "errors"}),
     devices.DriverChange: frozenset({"module"}),
     devices.PortChange: frozenset({"port", "device"}),
+    devices.FabricErrors: frozenset({"port", "device", "counters"}),
     devices.BlockError: frozenset({"disk", "device", "operation", "error"}),
     devices.DriverCall: frozenset({"device", "wait_channel"}),
     devices.GpuSeen: frozenset({"devices"}),
@@ -121,6 +122,14 @@ class Masks:
             recorders.RankRecord: {"groups": self._each, "last": self._optional},
             recorders.UnreadRecorder: {"reason": _text},
             recorders.RecordersSeen: {"records": self._each, "unread": self._each},
+            inspector.GroupMember: {"host": self._address},
+            inspector.SlowCollective: {
+                "communicator": self._name,
+                "collective": self._name,
+                "members": self._each,
+                "hosts": lambda found: tuple(map(self._address, found)),
+            },
+            inspector.InspectorSeen: {"slow": self._each},
             python_stacks.PythonFrame: {"function": self._name, "file": self._name},
             python_stacks.PythonStack: {"frames": self._each},
             python_stacks.PythonStacksSeen: {

@@ -160,6 +160,8 @@ Chosen."""
 OPEN_FILES_S = 1.0
 """Seconds for a search of open files: it takes 0.1 s of CPU at most, and a pass waits for it. A reader that ended runs
 again by then."""
+INSPECTOR_READ_S = 30.0
+"""For NCCL Inspector's files of a job, which take seconds, or longer on a slow file system. Chosen."""
 ELF_READ_S = 60.0
 """Seconds for the symbols of one library: the largest of frameworks have tens of megabytes of names. Chosen."""
 

@@ -52,3 +52,15 @@ MOST_LISTED = 65_536
 Chosen."""
 MOST_TAIL_BYTES = 1 << 20
 """Bytes read from the end of each file: some 2,500 operations of 400 bytes, not all of a long training."""
+INSPECTOR_FILES = 256
+"""Files read at most while a job is slow: 16 MiB, some 40,000 operations, a second of CPU time."""
+INSPECTOR_TAIL_BYTES = 64 << 10
+"""Bytes read from the end of each of these files: some 160 operations of 400 bytes."""
+INSPECTOR_RANKS = 16
+"""Ranks of a host whose folders are looked up at most: most ranks share one folder."""
+INSPECTOR_PAUSE_S = 60.0
+"""Seconds between two readings for one job. Chosen."""
+INSPECTOR_FRESH_S = 150.0
+"""Seconds after a reading for which its findings are evidence: two pauses and the time of a reading. Chosen."""
+INSPECTOR_SHOWN = 2
+"""Findings that a verdict shows at most."""

@@ -53,6 +53,9 @@ NETLINK_ANSWER_S = 1.0
 """Seconds to wait for a netlink answer about links: the kernel takes microseconds."""
 RDMA_TRAFFIC_S = 1.0
 """Seconds between two readings of a port's octets: as a pass in calm times (`Settings.period_s`)."""
+RDMA_ERRORS_S = 5.0
+"""Seconds between two readings of a port's error counters: there are some fifteen of them, and each read may be a
+command to the firmware."""
 
 
 # --- Readings of GPUs

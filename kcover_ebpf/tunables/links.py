@@ -28,3 +28,17 @@ narrow."""
 LOSSY_SILENCE_S = 4.5
 """Seconds within which data gets through a lossy link: TCP's first four repetitions, 0.2 s to 1.6 s apart, are over
 after 3 s."""
+PORT_ERRORS_NS = 30 * NS
+"""Nanoseconds over which errors of an RDMA port are counted: six readings. Chosen."""
+PORT_ERRORS_READINGS = 2
+"""Readings in this time that must show errors: one burst does not make a bad link. Chosen."""
+PORT_ERRORS_PER_S = 1.0
+"""Errors a second from which an RDMA port may be why a job is slow, as `LOSS_RATE_WHEN_SLOWED_PER_S` for TCP. Chosen:
+not measured on hardware."""
+PORT_ERRORS_FACTOR = 3.0
+"""Least ratio of the errors to those of the port's usual minute: with adaptive routing, packets out of order are
+normal. Chosen."""
+PORT_ERRORS_APART = 1.5
+"""Least ratio of a port's errors to those of any other port that the job has open here, for the port to be named. A
+lost packet is counted at both ends of its link: in a ring on one host, the bad port has twice the errors of each of its
+neighbours. Chosen."""

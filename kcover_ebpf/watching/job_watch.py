@@ -15,7 +15,11 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.job import Job
-from kcover_ebpf.diagnosis.membership.rank_numbers import RANK_ENVIRON, RECORDER_PIPE
+from kcover_ebpf.diagnosis.membership.rank_numbers import (
+    INSPECTOR_FOLDER,
+    RANK_ENVIRON,
+    RECORDER_PIPE,
+)
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.diagnosis.wait_table import wait_rows
 from kcover_ebpf.facts.host import ReadingRequest
@@ -26,6 +30,7 @@ from kcover_ebpf.host.identities import Identities
 from kcover_ebpf.host.thread_reader import ThreadReadings, ThreadSource
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
+from kcover_ebpf.model.verdict import VerdictKind
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.watching import py_spy
 from kcover_ebpf.watching.file_system_probes import FileSystemProbes
@@ -34,6 +39,8 @@ from kcover_ebpf.watching.pacing import Pacing
 from kcover_ebpf.watching.stack_watch import StackWatch
 
 if TYPE_CHECKING:
+    from kcover_ebpf.collectives.inspector.ranks import InspectorSource
+    from kcover_ebpf.collectives.inspector.watch import InspectorWatch
     from kcover_ebpf.collectives.nccl.probes import NcclProbes
     from kcover_ebpf.collectives.nccl.watch import NcclWatch
     from kcover_ebpf.collectives.ras.client import RasSource
@@ -60,6 +67,8 @@ class RankSources:
     """Client of NCCL's RAS; None: this process."""
     confinement: Confinement = py_spy.SPY
     """How py-spy is confined when it reads stacks."""
+    inspector: InspectorSource | None = None
+    """Reader of NCCL Inspector's files; None: this process."""
 
 
 class JobWatch:
@@ -102,12 +111,12 @@ class JobWatch:
         )
         self._sources = sources or RankSources()
         self._stacks = StackWatch(self._sources.confinement) if reads_stacks else None
-        self._probes = FileSystemProbes()
+        self._probes, self._is_part = FileSystemProbes(), not whole
         self.members: set[Pid] = set()
         """Watched processes that are alive."""
-        self._is_part = not whole
         self._ras: RasWatch | None = None
         self._recorders: RecorderWatch | None = None
+        self._inspector: InspectorWatch | None = None
         self._nccl = None if nccl is None else _nccl_watch(nccl)
         self._watches_table = any(getattr(sink, "wants_waits", False) for sink in sinks)
         self._pacing = Pacing(self.job)
@@ -184,6 +193,7 @@ class JobWatch:
         """
         self._ask_ras()
         self._ask_recorders()
+        self._read_inspector()
 
     def _ask_ras(self) -> None:
         ranks = self.job.members.ranks
@@ -248,6 +258,23 @@ class JobWatch:
         for fact in self._recorders.tick(self.job.attention.stalled, self.job.members.ranks):
             self._judging.take(fact)
 
+    def _read_inspector(self) -> None:
+        """What NCCL Inspector wrote, while the job is slow or has stalled."""
+        verdict = self.tracker.current
+        is_slow = verdict is not None and verdict.kind is VerdictKind.SLOW
+        asks = is_slow or self.job.attention.stalled
+        if self._inspector is None:
+            seen = (view.seen for view in self.job.members.ranks.values())
+            if not asks or not any(
+                INSPECTOR_FOLDER in process.rank_environ for process in seen if process is not None
+            ):
+                return
+            from kcover_ebpf.collectives.inspector.watch import InspectorWatch
+
+            self._inspector = InspectorWatch(self._sources.inspector)
+        for fact in self._inspector.tick(asks, self.job.members.ranks):
+            self._judging.take(fact)
+
     def judge(self) -> None:
         """Report a changed verdict, and decide about a stable one."""
         self._judging.judge(procfs.unix_offset_s())
@@ -268,6 +295,8 @@ class JobWatch:
             self._ras.close()
         if self._recorders is not None:
             self._recorders.close()
+        if self._inspector is not None:
+            self._inspector.close()
         if self._stacks is not None:
             self._stacks.close()
         if self._nccl is not None:

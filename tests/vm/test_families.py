@@ -130,6 +130,8 @@ def test_an_rdma_port_that_goes_down(guest: Guest, observer: Observer) -> None:
         "ip link set wire0 up; ip link set wire1 up; rdma link add soft type rxe netdev wire0"
     )
     guest.python("import time; time.sleep(3)")
+    counters = guest.shell("ls /sys/class/infiniband/soft/ports/1/hw_counters").split()
+    assert {"out_of_seq_request", "rcvd_seq_err", "retry_exceeded_err"} <= set(counters)
     mark = observer.mark()
     guest.shell("ip link set wire1 down; sleep 1")
     lines = observer.wait(

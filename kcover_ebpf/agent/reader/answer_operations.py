@@ -29,6 +29,7 @@ def operations() -> Mapping[str, Operation]:
         "ras_report": _ras_report,
         "ras_dead": _ras_dead,
         "functions": _functions,
+        "slow_collectives": _slow_collectives,
     }
 
 
@@ -90,3 +91,12 @@ def _functions(given: Mapping[str, Any], descriptors: list[int], note: Note) -> 
         return {"offsets": function_offsets(file, given["names"])}
     except (ElfError, OSError) as error:
         return {"refused": str(error)}
+
+
+def _slow_collectives(given: Mapping[str, Any], _: list[int], note: Note) -> Any:
+    # most jobs have none of these files
+    from kcover_ebpf.collectives.inspector.ranks import slow_at
+
+    pids = [Pid(pid) for pid in given["pids"]]
+    note(f"files of NCCL Inspector of pid {pids[0] if pids else 0}")
+    return {"slow": [encode(slow) for slow in slow_at(pids)]}

@@ -21,6 +21,7 @@ from kcover_ebpf.collectives.recorder.dump_request import Mark, RankRecorder, Re
 from kcover_ebpf.confined.helper import Confinement
 from kcover_ebpf.errors import ReaderError
 from kcover_ebpf.facts.host import CodeSeen, ReadingRequest, ThreadReading
+from kcover_ebpf.facts.inspector import SlowCollective
 from kcover_ebpf.facts.recorders import RankRecord
 from kcover_ebpf.host import open_files
 from kcover_ebpf.host.capabilities import Capability
@@ -28,6 +29,7 @@ from kcover_ebpf.host.elf_functions import ElfError
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.agent import (
     ELF_READ_S,
+    INSPECTOR_READ_S,
     OPEN_FILES_S,
     RANK_READ_S,
     READER_CPU_S,
@@ -182,6 +184,16 @@ class ReadRanks:
             return {name: int(found["offsets"][name]) for name in names if name in found["offsets"]}
         except (ReaderError, KeyError, TypeError, ValueError) as error:
             raise ElfError(str(error)) from error
+
+    # --- NCCL Inspector's files (`InspectorSource`)
+
+    def slow_collectives(self, pids: Collection[Pid]) -> tuple[SlowCollective, ...]:
+        """Raises `ReaderError`."""
+        found = self._ask("slow_collectives", INSPECTOR_READ_S, pids=sorted(pids))
+        slow = found.get("slow")
+        if not isinstance(slow, list):
+            raise ReaderError("it answered what makes no sense")
+        return tuple(_decoded(SlowCollective, one) for one in slow)
 
     def _ask(
         self, operation: str, limit_s: float, descriptors: Sequence[int] = (), **arguments: Any

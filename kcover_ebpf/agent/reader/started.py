@@ -59,7 +59,7 @@ class ConfinedReaders:
     @property
     def sources(self) -> RankSources:
         """Readers of what ranks wrote, for the loop."""
-        return RankSources(self.ranks, self.ranks, self.ranks, self.spies)
+        return RankSources(self.ranks, self.ranks, self.ranks, self.spies, self.ranks)
 
     @property
     def refuses_devices(self) -> bool:

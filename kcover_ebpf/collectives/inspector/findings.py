@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import Enum
 from statistics import median
 
 from kcover_ebpf.collectives.inspector.records import CollectiveRun
 from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.facts.inspector import GroupMember, SlowCollective, SlowKind
 from kcover_ebpf.tunables.collectives import (
     LATE_LEAST_S,
     LATE_PART_SHARE,
@@ -21,52 +21,6 @@ from kcover_ebpf.tunables.collectives import (
     LEAST_RUNS,
     SLOW_FACTOR,
 )
-
-
-class SlowKind(Enum):
-    """The kinds of slowness that can be found."""
-
-    LATE_RANK = "late_rank"
-    """A rank repeatedly arrives last, and the others wait for it."""
-    SLOWER_THAN_BEFORE = "slower_than_before"
-    """The transfers of a group take longer than at the beginning."""
-    SLOW_GROUP = "slow_group"
-    """The transfers of a group take longer than those of other groups of the same size."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupMember:
-    """One rank of a communicator, with what identifies its process."""
-
-    rank: int
-    """Rank number within the communicator."""
-    host: str
-    pid: int
-    job_rank: int | None
-    """Its number in its largest communicator, usually its rank in the job. None if this is that
-    communicator."""
-
-
-@dataclass(frozen=True, slots=True)
-class SlowCollective:
-    """One late rank or slow group, with the times that show it."""
-
-    kind: SlowKind
-    communicator: str
-    collective: str
-    message_bytes: int
-    members: tuple[GroupMember, ...]
-    """Only the late rank, or all observed ranks of the slow group."""
-    rank_count: int
-    """Number of ranks in the communicator."""
-    count: int
-    """Number of operations that support the finding."""
-    lasts_s: float
-    """Median in seconds of the wait for the late rank, or of one transfer."""
-    usual_s: float
-    """Median in seconds to compare with: of one transfer, of earlier transfers, or of the other groups."""
-    hosts: tuple[str, ...] = ()
-    """Hosts shared by all slow groups and used by no other group; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.collectives import MOST_FILES, MOST_LISTED, MOST_TAIL_BYTES
 
 _DUMP_DIR, _SLURM_JOB = "NCCL_INSPECTOR_DUMP_DIR", "SLURM_JOBID"
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,36 +50,51 @@ def opened_by(pid: Pid) -> int:
         ) from None
 
 
-def read(folder: int) -> InspectorRead:
-    """The records in the files of a folder, given its descriptor; raises `OSError`."""
+def read(
+    folder: int, most_files: int = MOST_FILES, tail_bytes: int = MOST_TAIL_BYTES
+) -> InspectorRead:
+    """The records at the ends of the files in a folder, given its descriptor; raises `OSError`."""
     with os.scandir(folder) as entries:
         listed = [entry.name for entry in islice(entries, MOST_LISTED)]
     names = sorted(name for name in listed if not name.startswith("."))
     found: list[CollectiveRun] = []
     file_count = bad_count = 0
-    for name in names[:MOST_FILES]:
+    device = os.fstat(folder).st_dev
+    for name in names[:most_files]:
         try:
-            file = os.open(name, _FILE, dir_fd=folder)
+            file = _opened(folder, name, device)
         except OSError:
             continue  # a symbolic link, or deleted meanwhile
+        if file is None:
+            continue
         try:
-            if not stat.S_ISREG(os.fstat(file).st_mode):
-                continue
             file_count += 1
-            for run in runs(_last_lines(file)):
+            for run in runs(_last_lines(file, tail_bytes)):
                 if run is None:
                     bad_count += 1
                 else:
                     found.append(run)
         finally:
             os.close(file)
-    return InspectorRead(tuple(found), file_count, bad_count, max(0, len(names) - MOST_FILES))
+    return InspectorRead(tuple(found), file_count, bad_count, max(0, len(names) - most_files))
 
 
-def _last_lines(file: int) -> Iterator[bytes]:
+def _opened(folder: int, name: str, device: int) -> int | None:
+    """A regular file of the folder's own file system; of any other only its kind is looked up. Raises `OSError`."""
+    found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        status = os.fstat(found)
+        if not stat.S_ISREG(status.st_mode) or status.st_dev != device:
+            return None
+        return os.open(f"/proc/self/fd/{found}", _FILE)
+    finally:
+        os.close(found)
+
+
+def _last_lines(file: int, tail_bytes: int) -> Iterator[bytes]:
     size = os.fstat(file).st_size
-    begin = max(0, size - MOST_TAIL_BYTES)
-    lines = iter(os.pread(file, MOST_TAIL_BYTES, begin).splitlines())
+    begin = max(0, size - tail_bytes)
+    lines = iter(os.pread(file, tail_bytes, begin).splitlines())
     if begin:
         next(lines, None)  # the read began in the middle of this line
     yield from lines

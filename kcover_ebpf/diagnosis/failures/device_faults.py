@@ -7,8 +7,9 @@ from dataclasses import replace
 from itertools import islice
 
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
+from kcover_ebpf.diagnosis.history.port_errors import PortErrorWatch
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
-from kcover_ebpf.facts.devices import DeviceFault, DriverCall, PortChange
+from kcover_ebpf.facts.devices import DeviceFault, DriverCall, FabricErrors, PortChange
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
@@ -26,14 +27,17 @@ class DeviceFaults:
     def __init__(self) -> None:
         self._faults: list[DeviceFault] = []
         self._calls: dict[Pid, DriverCall] = {}
+        self.ports = PortErrorWatch()
         self._ports_down: dict[str, PortChange] = {}
 
     def observe(self, fact: Fact) -> None:
-        """Note a fault, or a driver call that hangs; other facts are ignored."""
+        """Note a fault, a driver call that hangs, or errors of a port; other facts are ignored."""
         if isinstance(fact, DeviceFault):
             self._on_fault(fact)
         elif isinstance(fact, DriverCall):
             self._calls[fact.pid] = fact
+        elif isinstance(fact, FabricErrors):
+            self.ports.observe(fact)
         elif isinstance(fact, PortChange) and fact.up:
             self._ports_down.pop(fact.port, None)
         elif isinstance(fact, PortChange):
@@ -84,6 +88,7 @@ class DeviceFaults:
 
     def outlive(self, now_ns: int, silent: bool, stalled: bool) -> None:
         """Forget faults that the job has outlived. `silent`: some rank makes no progress; `stalled`: none does."""
+        self.ports.watch(now_ns)
         self._faults = [
             fault
             for fault in self._faults

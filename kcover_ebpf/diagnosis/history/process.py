@@ -87,6 +87,8 @@ class ProcessHistory:
     """When it last sent payload, as its own host reported; 0 if its connections are all known."""
     fabric: ByteClock = field(default_factory=lambda: ByteClock(FABRIC_FLOOR))
     """Bytes over the RDMA ports that it has open."""
+    fabric_bytes: int = 0
+    """Bytes over these ports since the last pass."""
     gpus: GpuClock = field(default_factory=GpuClock)
     """Readings of the GPUs that it computes on."""
     devices: frozenset[str] = frozenset()
@@ -296,6 +298,7 @@ class ProcessHistory:
             has_other = bool(self.peer_bytes_ns or self.fabric.moved_ns)
             return self.gpus.observe(seen, has_other=has_other)
         if isinstance(seen, FabricMoved):
+            self.fabric_bytes += seen.bytes_count
             return self.fabric.observe(seen.bytes_count, seen.boottime_ns)
         self.on_devices(seen)
         if seen.modules:

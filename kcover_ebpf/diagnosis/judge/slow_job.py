@@ -27,11 +27,11 @@ def slowness(
     """SLOW with its cause; None while the job is as fast as its ranks let it."""
     slowed = progress.slowed
     lossy = loss.lossy(now_ns, slowed)
-    if lossy is not None and _costs(lossy, slowed) and not _is_starved(ranks, lossy.pid):
+    if lossy is not None and _costs(lossy, slowed) and not is_starved(ranks, lossy.pid):
         where = f", most of them at rank {_rank(ranks, lossy.pid)}" if lossy.pid else ""
         text = f"{lossy.rate_per_s:.1f} TCP retransmissions a second between ranks{where}"
         return _slow(Cause.LINK, lossy.pid, ranks, Evidence(EvidenceKind.EDGE, text), now_ns)
-    if slowed and (pid := narrow.pid) is not None and not _is_starved(ranks, pid):
+    if slowed and (pid := narrow.pid) is not None and not is_starved(ranks, pid):
         text = (
             f"bytes from or to rank {_rank(ranks, pid)} wait to be sent all the time, and no others"
         )
@@ -122,8 +122,8 @@ def _standstill(
     return _slow(Cause.SLOW_JOB, None, ranks, Evidence(EvidenceKind.TIME, text), now_ns)
 
 
-def _is_starved(ranks: Mapping[Pid, ProcessHistory], pid: Pid | None) -> bool:
-    # a rank without a CPU answers late, and late answers look like losses
+def is_starved(ranks: Mapping[Pid, ProcessHistory], pid: Pid | None) -> bool:
+    """True for a rank without a CPU: it answers late, and late answers look like losses."""
     process = ranks.get(pid) if pid is not None else None
     return process is not None and _lacks_cpu(process)
 

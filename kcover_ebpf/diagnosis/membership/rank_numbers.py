@@ -32,6 +32,8 @@ _NODE = "NODE_RANK"
 RECORDER_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 RECORDER_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """Beginnings of the paths at which PyTorch's flight recorder listens and writes; the first that is set counts."""
+INSPECTOR_FOLDER = "NCCL_INSPECTOR_DUMP_DIR"
+"""The variable with the folder that NCCL Inspector writes to."""
 MOST_RANKS = 1 << 16
 """Largest world that is considered: its size is a claim of a program's environment."""
 _RESTARTS = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"
@@ -44,7 +46,7 @@ RANK_ENVIRON = frozenset(
     | set(_LOCAL_SIZES)
     | set(_LOCAL_RANKS)
     | {_NODE, "MASTER_ADDR", "MASTER_PORT", "JAX_COORDINATOR_ADDRESS", "NCCL_RAS_ADDR"}
-    | {RECORDER_PIPE, *RECORDER_FILES, *_RESTARTS, _LIGHTHOUSE}
+    | {RECORDER_PIPE, *RECORDER_FILES, *_RESTARTS, _LIGHTHOUSE, INSPECTOR_FOLDER}
 )
 """The only environment variables ever read from a watched process."""
 _IDENTITY = (*(name for pair in _RANK_VARIABLES for name in pair), *_LOCAL_RANKS)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.devices.rdma_traffic import FabricReader, FabricWatch
-from kcover_ebpf.facts.devices import FabricMoved
+from kcover_ebpf.facts.devices import FabricErrors, FabricMoved
 from kcover_ebpf.host.open_files import OpenFiles
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.devices import PORT_HOLDERS_S
@@ -61,7 +61,7 @@ class FakeStuckReader(FabricReader):
         super().__init__(root, OpenFiles(root / "proc"))
         self.asked, self.answer = threading.Event(), threading.Event()
 
-    def read(self, *_: object) -> list[FabricMoved]:
+    def read(self, *_: object) -> list[FabricMoved | FabricErrors]:
         self.asked.set()
         self.answer.wait()
         return []

@@ -180,6 +180,11 @@ def test_every_process__ours_and_the_first_in_order() -> None:
     assert found == sorted(found)
 
 
+def test_opened_folder__one_of_the_kernel_is_not_read_for_a_rank() -> None:
+    with pytest.raises(rank_files.RankFileError, match="is on proc"):
+        rank_files.opened_folder(Pid(os.getpid()), f"/proc/{os.getpid()}/task")
+
+
 def test_opened__a_file_of_the_kernel_is_not_read_for_a_rank() -> None:
     path = f"/proc/{os.getpid()}/status"
     with pytest.raises(rank_files.RankFileError, match="is on proc"):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from kcover_ebpf.cli import main
 from kcover_ebpf.errors import UsageError
+from kcover_ebpf.facts.devices import FabricErrors
 from kcover_ebpf.facts.host import CodeSeen, Module
 from kcover_ebpf.facts.kernel import ProcessExit, Tick
 from kcover_ebpf.ids import NS, Pid, Tid
@@ -88,6 +89,27 @@ def test_main__what_is_recorded_now_is_judged_alike(
     assert verdicts[-1]["rank"] == 1
     assert path.stat().st_mode & 0o077 == 0, "a tape is its owner's"
     assert path.read_bytes().startswith(b"\x1f\x8b") is suffix.endswith(".gz")
+
+
+def _erring_port(stage: Stage) -> None:
+    stage.run(30)
+    for proc in stage.procs.values():
+        stage.become(proc, "futex")
+    for _ in range(10):
+        counters = (("packet_seq_err", 20),)
+        for pid in map(Pid, stage.procs):
+            stage.feed(FabricErrors(stage.now_ns, pid, "mlx5_0/1", "0000:5d:00.0", counters))
+        stage.run(5)
+
+
+def test_main__errors_of_an_rdma_port_are_in_a_tape_and_explain_its_verdict(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stage = record(_erring_port, tmp_path / "a")
+    verdicts = [event for event in replayed(tmp_path / "a", capfd) if event["event"] == "verdict"]
+    assert list(map(as_reported, verdicts)) == list(map(reported, stage.verdicts))
+    texts = [evidence["text"] for evidence in verdicts[-1]["evidence"]]
+    assert any("RDMA port mlx5_0/1 (0000:5d:00.0) grow: packet_seq_err" in text for text in texts)
 
 
 def test_main__what_would_be_done_is_reported_and_the_end_of_the_job_is_no_news(

@@ -72,6 +72,28 @@ def test_opened_by__a_process_that_is_gone_cannot_be_observed() -> None:
         folder.opened_by(Pid(4_194_303))
 
 
+def test_read__what_is_no_file_of_the_folder_is_never_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To open a device does things, and another file system may be the kernel's own."""
+    made = write(tmp_path / "dump", group("0xa", range(2), even))
+    os.mkfifo(made / "pipe.log")
+    descriptor = os.open(made, os.O_RDONLY)
+    opened: list[int] = []
+    real = os.open
+
+    def spy(path: str, flags: int, dir_fd: int | None = None) -> int:
+        opened.append(flags & os.O_PATH)
+        return real(path, flags, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", spy)
+    assert folder.read(descriptor).file_count == 2
+    assert opened.count(0) == 2, "only the two files"
+    device = os.fstat(descriptor).st_dev
+    assert folder._opened(descriptor, "host-pid100.log", device + 1) is None
+    os.close(descriptor)
+
+
 def test_read__links_pipes_and_folders_are_passed_over(tmp_path: Path) -> None:
     made = write(tmp_path / "dump", group("0xa", range(2), even))
     (made / "link.log").symlink_to("/etc/passwd")

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.collectives.inspector.findings import SlowCollective, SlowKind, slow_in
+from kcover_ebpf.collectives.inspector.findings import slow_in
 from kcover_ebpf.collectives.inspector.records import run_of, runs
+from kcover_ebpf.facts.inspector import SlowCollective, SlowKind
 from tests.unit.collectives.inspector import inspector_files as files
 from tests.unit.collectives.inspector.inspector_files import TRANSFER_S, even, group, late, line
 
