@@ -58,7 +58,11 @@ def crashed(pod: dict[str, Any]) -> Verdict:
     culprit = Culprit(rank=0, pid=1, pod=name, pod_uid=uid)
     reported = (Evidence(EvidenceKind.EVENT, "rank 0 died by SIGSEGV"),)
     return Verdict(
-        VerdictKind.CRASHED, Cause.SEGFAULT, since_s=-0.1, culprit=culprit, evidence=reported
+        VerdictKind.CRASHED,
+        Cause.SEGFAULT,
+        since_s=time.time() - 0.1,
+        culprit=culprit,
+        evidence=reported,
     )
 
 

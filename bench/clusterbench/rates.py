@@ -28,6 +28,7 @@ _RANKS = 8
 _PEERS = 14
 """Connections of each rank: rings and trees of a few communicators."""
 _FRAMES = 24
+_BEGAN_S = 1.7e9
 _BEGIN_S, _END_S = 30, 330
 """The first half minute is that of the change of state, counted by itself."""
 
@@ -85,7 +86,7 @@ def _rank(number: int, nodes: int, state: State, age_s: float, place: int) -> Ra
 
 def training(at_s: float, nodes: int) -> dict[str, Any]:
     """All is well."""
-    return {"verdict": Verdict(VerdictKind.WORKING, Cause.TRAINING)}
+    return {"verdict": Verdict(VerdictKind.WORKING, Cause.TRAINING, since_s=_BEGAN_S + at_s)}
 
 
 def suspicious(at_s: float, nodes: int) -> dict[str, Any]:
@@ -108,7 +109,7 @@ def stalled(at_s: float, nodes: int) -> dict[str, Any]:
         for number in range(_RANKS)
     )
     found = (Evidence(EvidenceKind.TIME, f"no progress for {3.0 + at_s:.1f} s"),)
-    verdict = Verdict(VerdictKind.HUNG, Cause.WAIT_CYCLE, since_s=-3.0 - at_s, evidence=found)
+    verdict = Verdict(VerdictKind.HUNG, Cause.WAIT_CYCLE, since_s=_BEGAN_S - 3.0, evidence=found)
     return {"verdict": verdict, "ranks": ranks, "suspicious": True}
 
 
@@ -134,7 +135,7 @@ def draft(node: str, at_s: float, nodes: int, state: str) -> FaultReport:
     """The report that an agent would make now."""
     made = FaultReport(
         node,
-        1.7e9 + at_s,
+        _BEGAN_S + at_s,
         1,
         "0.1.0",
         job=ReportedJob("llm", {"batch.kubernetes.io/job-name": "llm"}, "Job"),
@@ -159,7 +160,7 @@ def measure(state: str, nodes: int) -> dict[str, float]:
         for name, sender in senders.items():
             now = draft(name, at_s, nodes, state if at_s >= 0 else "training")
             sender.put(Draft("team", f"llm.{name}", now, ()))
-            sender.put(Draft("kcover", name, FaultReport(name, 1.7e9 + at_s, 1, "0.1.0"), ()))
+            sender.put(Draft("kcover", name, FaultReport(name, _BEGAN_S + at_s, 1, "0.1.0"), ()))
             sender.flush()
         clock[0] += 1.0
     share, span_s = nodes / _AGENTS, _END_S - _BEGIN_S

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import select
 import subprocess
@@ -13,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from kcover_ebpf.confined import helper
+from kcover_ebpf.confined.helper import Helper
 from kcover_ebpf.errors import CannotObserve, LoadError
 from kcover_ebpf.host import cgroups
 from kcover_ebpf.host.bounded import read_bytes, read_text
@@ -86,7 +89,7 @@ class Slowdown:
 
     def __init__(self, groups: Sequence[Path]) -> None:
         """Takes `DRILL_USE_S` to see what they use; raises `CannotObserve` where no limit can be set."""
-        self._keepers: list[subprocess.Popen[bytes]] = []
+        self._keepers: list[Helper] = []
         self.before: dict[Path, str] = {}
         """The limits that they had, by file."""
         try:
@@ -118,16 +121,17 @@ class Slowdown:
         """Write the old limits."""
         while self._keepers:
             keeper = self._keepers.pop()
-            assert keeper.stdin is not None
-            keeper.stdin.close()
-            keeper.wait()
+            keeper.close_stdin()
+            keeper.wait(math.inf)
+            keeper.end()
 
 
-def _keeper(path: Path, text: str) -> subprocess.Popen[bytes]:
-    # a signal to our group does not reach it
+def _keeper(path: Path, text: str) -> Helper:
     command = [sys.executable, "-I", "-S", "-c", _KEEPER, os.fspath(path), text]
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    quiet = subprocess.DEVNULL
+    # a signal to our group does not reach it
+    return helper.start(
+        command, None, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, session=True
     )
 
 

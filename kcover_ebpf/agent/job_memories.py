@@ -6,14 +6,22 @@ import json
 import logging
 from pathlib import Path
 
-from kcover_ebpf.agent.memory_codec import memory_of, words_of
 from kcover_ebpf.agent.state_file import write_text
+from kcover_ebpf.api.codec import Codec, Omit
 from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.clock.job_memory import JobMemory
+from kcover_ebpf.diagnosis.clock.silences import Silence, Silences
+from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.tunables.agent import MEMORIES_KEPT, MEMORY_SAVED_S
+from kcover_ebpf.tunables.certainty import SILENCES_KEPT
 
 _LOG = logging.getLogger(__name__)
 _MOST_BYTES = 4 << 20
+_MOST_WAITS = 24
+_MOST_FRAMES = 32
+_MOST_WORD = 128
+_MOST_PLACE = 64
 
 
 class JobMemories:
@@ -63,3 +71,56 @@ def _load(file: Path) -> dict[str, JobMemory]:
     if not isinstance(words, dict):
         return {}
     return {str(key): memory_of(value) for key, value in list(words.items())[-MEMORIES_KEPT:]}
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """One memory in the file: a few KB."""
+
+    observed_s: float = 0.0
+    silences: tuple[tuple[str, float, float], ...] = ()
+    """Place, length and the training observed before, as `Silence` has them."""
+    waits: tuple[tuple[str, ...], ...] = ()
+    start_s: float = 0.0
+    step_s: float = 0.0
+
+
+_FILE = Codec(omit=Omit.NOTHING)
+
+
+def words_of(memory: JobMemory) -> dict[str, object]:
+    """The record as JSON values."""
+    kept = memory.silences.kept
+    record = _Record(
+        round(memory.silences.observed_s),
+        tuple((one.place, round(one.length_s, 1), round(one.at_s)) for one in kept),
+        tuple(stack[:_MOST_FRAMES] for stack in memory.waits.stacks[-_MOST_WAITS:]),
+        round(memory.start_s, 2),
+        round(memory.step_s, 2),
+    )
+    return _FILE.encode(record)
+
+
+def memory_of(words: object) -> JobMemory:
+    """The record in JSON values; a damaged one teaches nothing."""
+    try:
+        record = _FILE.decode(_Record, words)
+    except ObjectError:
+        return JobMemory()
+    kept = [
+        Silence(place[:_MOST_PLACE], length_s, at_s)
+        for place, length_s, at_s in record.silences
+        if 0 < length_s < 1e6
+    ]
+    memory = JobMemory(
+        Silences(max(0.0, record.observed_s), kept[: 4 * SILENCES_KEPT]),
+        start_s=_seconds(record.start_s),
+        step_s=_seconds(record.step_s),
+    )
+    for stack in record.waits[:_MOST_WAITS]:
+        memory.waits.learn(tuple(word[:_MOST_WORD] for word in stack[:_MOST_FRAMES]))
+    return memory
+
+
+def _seconds(read_s: float) -> float:
+    return read_s if 0 <= read_s < 1e6 else 0.0

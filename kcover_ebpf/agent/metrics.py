@@ -1,4 +1,4 @@
-"""What the agent exports to Prometheus, beside what the sensor exports (docs/metrics.md)."""
+"""What the agent exports to Prometheus, in addition to what the sensor exports (docs/metrics.md)."""
 
 from __future__ import annotations
 

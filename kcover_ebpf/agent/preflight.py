@@ -56,7 +56,7 @@ class PreflightWatch:
         return Verdict(
             kind=VerdictKind.DEVICE_FAULT,
             cause=Cause.PREFLIGHT,
-            since_s=round(min(0.0, self._since_s[first.uid] - now_s), 3),
+            since_s=min(self._since_s[first.uid], now_s),
             culprit=Culprit(pod=first.name, pod_uid=first.uid, node=self._node),
             evidence=(Evidence(EvidenceKind.EVENT, text, self._node),),
         )

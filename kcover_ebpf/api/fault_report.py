@@ -1,7 +1,8 @@
 """What an agent reports about one job on its node, as a controller reads it: `FaultReport`.
 
 The schema, with a sentence about each field, is in charts/kcover-ebpf/crds. Ages are seconds before `time_s`, so
-that the clocks of nodes need not agree (docs/decisions/0005).
+that the clocks of nodes need not agree (docs/decisions/0005). Times of the verdict are unix seconds by the node's
+clock here, and relative to `time_s` only in the JSON.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import Codec, wire
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.order import Verb
-from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.dataclass import dataclass, replace
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.python_stacks import PythonFrame
 from kcover_ebpf.model.collective_counts import CollectiveCounts, Recordings
@@ -45,7 +46,35 @@ class PodRef:
     """PCI addresses of the devices it uses."""
 
 
-REPORT = Codec(
+_T = TypeVar("_T")
+
+
+class _ReportCodec(Codec):
+    """Writes the times of a report's verdict relative to the report's own time, and reads them back."""
+
+    def encode(self, value: object) -> dict[str, Any]:
+        if type(value) is FaultReport and value.verdict is not None:
+            value = replace(value, verdict=_rounded(value.verdict.shifted(-value.time_s)))
+        return super().encode(value)
+
+    def read(self, kind: type[_T], data: object) -> _T:
+        found: Any = super().read(kind, data)
+        if type(found) is FaultReport and found.verdict is not None:
+            found = replace(found, verdict=found.verdict.shifted(found.time_s))
+        return cast("_T", found)
+
+
+def _rounded(relative_verdict: Verdict) -> Verdict:
+    deadline_s, acts_at_s = relative_verdict.deadline_s, relative_verdict.acts_at_s
+    return replace(
+        relative_verdict,
+        since_s=round(relative_verdict.since_s, 3),
+        deadline_s=None if deadline_s is None else round(deadline_s, 1),
+        acts_at_s=None if acts_at_s is None else round(acts_at_s, 1),
+    )
+
+
+REPORT = _ReportCodec(
     {
         Verdict: {
             "kind": wire("verdict"),
@@ -142,7 +171,7 @@ class FaultReport:
     it.
     """
     verdict: Verdict | None = None
-    """Verdict of this node alone; its times are seconds after `time_s`."""
+    """Verdict of this node alone, by the clock of `time_s`."""
     ranks: tuple[RankSnapshot, ...] = ()
     knows_waits: bool = False
     """True if waits were seen to end while the ranks here trained, so that a new kind of wait is suspicious."""

@@ -1,8 +1,8 @@
 """Starts helper processes, limits what they may do and use, and ends them without waiting forever.
 
 Everything that may hang or crash, or that tenants can influence, runs in such a process: readers of logs and of
-ranks, py-spy, the reader of GPUs, inspections, a vendor's scripts. A helper that was killed but does not end,
-because it is in a kernel call that does not return (state D), is left behind and counted.
+ranks, py-spy, the reader of GPUs, an inspection and each of its checks, a vendor's scripts. A helper that was killed
+but does not end, because it is in a kernel call that does not return (state D), is left behind and counted.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
+from typing import IO, NoReturn, Protocol
 
 from kcover_ebpf.confined.seccomp import SyscallFilter
 from kcover_ebpf.dataclass import dataclass
@@ -64,12 +65,52 @@ class Confinement:
     the score stays unchanged."""
 
 
+class ChildProcess(Protocol):
+    """A child of this process: a program (`subprocess.Popen`), or a fork."""
+
+    pid: int
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+    stderr: IO[bytes] | None
+
+    def poll(self) -> int | None:
+        """Its exit code; None while it runs."""
+        ...
+
+    def wait(self, timeout: float) -> int:
+        """Its exit code; raises `subprocess.TimeoutExpired`."""
+        ...
+
+
+class _Fork:
+    """A copy of this process, as `subprocess.Popen` shows a program."""
+
+    def __init__(self, pid: int, stdout: IO[bytes]) -> None:
+        self.pid = pid
+        self.stdin: IO[bytes] | None = None
+        self.stdout: IO[bytes] | None = stdout
+        self.stderr: IO[bytes] | None = None
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        if self._code is None:
+            found, status = os.waitpid(self.pid, os.WNOHANG)
+            self._code = os.waitstatus_to_exitcode(status) if found else None
+        return self._code
+
+    def wait(self, timeout: float) -> int:
+        end_s = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() >= end_s:
+                raise subprocess.TimeoutExpired("a fork", timeout)
+            time.sleep(0.002)
+        return code
+
+
 class Helper:
     """One running helper. Its streams are descriptors of ours, closed by `end`."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], *, is_leader: bool, grace_s: float = 0.0
-    ) -> None:
+    def __init__(self, process: ChildProcess, *, is_leader: bool, grace_s: float = 0.0) -> None:
         """`is_leader`: it leads a session, so that its children are ended with it.
 
         `grace_s`: seconds from SIGTERM to SIGKILL.
@@ -179,10 +220,14 @@ class Helper:
         return False
 
     def _signal(self, number: signal.Signals) -> None:
-        # its group may outlive it; its number alone may be another's once it was reaped
-        if self._is_leader or self._process.poll() is None:
+        # its group may outlive it, and a fork leads one only after a moment
+        if self._is_leader:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                (os.killpg if self._is_leader else os.kill)(self._process.pid, number)
+                os.killpg(self._process.pid, number)
+        # its number alone may be another's once it was reaped
+        if (not self._is_leader or number is signal.SIGKILL) and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self._process.pid, number)
 
 
 class HelpersLeftBehind:
@@ -190,11 +235,11 @@ class HelpersLeftBehind:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[ChildProcess] = []
         self.total = 0
         """Helpers ever left behind, including those that ended later."""
 
-    def add(self, process: subprocess.Popen[bytes]) -> None:
+    def add(self, process: ChildProcess) -> None:
         """Count a killed process that does not end, and watch for its end."""
         with self._lock:
             self._processes.append(process)
@@ -250,6 +295,35 @@ def start(  # noqa: PLR0913 - the streams and the surroundings of a program
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, process.pid, niceness)
     return Helper(process, is_leader=session, grace_s=grace_s)
+
+
+def start_forked(work: Callable[[], bytes]) -> Helper:
+    """A copy of this process that writes what `work` returns and ends; what else it prints is lost.
+
+    It takes milliseconds, where a new interpreter takes a third of a second. It leads a session and may do what we may.
+    The caller should have a single thread.
+    """
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _work(work, write_end)
+    os.close(write_end)
+    return Helper(_Fork(pid, os.fdopen(read_end, "rb", buffering=0)), is_leader=True)
+
+
+def _work(work: Callable[[], bytes], write_end: int) -> NoReturn:
+    """In the child."""
+    try:
+        os.setsid()
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):
+            os.dup2(nowhere, standard)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        with open(write_end, "wb", closefd=False) as pipe:
+            pipe.write(work())
+    finally:
+        os._exit(0)
 
 
 def _confine(wanted_confinement: Confinement) -> None:

@@ -7,6 +7,7 @@ of a single host. A node whose snapshot is missing is named, and a verdict that 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from kcover_ebpf.diagnosis.clock import certainty, silences
@@ -161,32 +162,39 @@ def _silent_since_s(gang_input: GangInput) -> float | None:
 
 
 def _announced(gang_input: GangInput) -> GangVerdict | None:
-    reporting = [
-        (_age(received_report, gang_input.now_s), received_report, received_report.report.verdict)
-        for received_report in gang_input.fresh
-        if received_report.report.verdict is not None
-        and _is_announced(received_report.report.verdict)
-    ]
+    reporting = _verdicts(gang_input, _is_announced)
     if not reporting:
         return None
-    oldest_s = max(age_s for age_s, _, _ in reporting)
-    first = [pair for pair in reporting if oldest_s - pair[0] < REPORTS_APART_S]
-    best = min(_STRENGTH.get(verdict.cause, 2) for _, _, verdict in first)
-    chosen = [pair for pair in first if _STRENGTH.get(pair[2].cause, 2) == best]
-    _, received, local = chosen[0]
+    oldest_s = min(verdict.since_s for _, verdict in reporting)
+    first = [pair for pair in reporting if pair[1].since_s - oldest_s < REPORTS_APART_S]
+    best = min(_STRENGTH.get(verdict.cause, 2) for _, verdict in first)
+    chosen = [pair for pair in first if _STRENGTH.get(pair[1].cause, 2) == best]
+    received, local = chosen[0]
     gang_verdict = _from_local(gang_input, received, local)
     others = [
         Evidence(evidence.kind, evidence.text, other.report.node)
-        for _, other, said in reporting
+        for other, said in reporting
         if other is not received
         for place, evidence in enumerate(said.evidence)
         if place == 0 or evidence.kind is EvidenceKind.STATE
     ]
     verdict = replace(gang_verdict.verdict, evidence=(*gang_verdict.evidence, *others[:8]))
-    if len({received_report.report.node for _, received_report, _ in chosen}) > 1:
+    if len({received_report.report.node for received_report, _ in chosen}) > 1:
         # two nodes say it of their own rank, and nothing shows which came first
         verdict = replace(verdict, culprit=None)
     return GangVerdict(verdict)
+
+
+def _verdicts(
+    gang_input: GangInput, is_wanted: Callable[[Verdict], bool] = lambda _: True
+) -> list[tuple[ReceivedReport, Verdict]]:
+    """What each node says by itself, by our clock; in a large gang it matters that few verdicts are wanted."""
+    return [
+        (received, verdict)
+        for received in gang_input.fresh
+        if received.report.verdict is not None and is_wanted(received.report.verdict)
+        if (verdict := received.verdict(gang_input.now_s)) is not None
+    ]
 
 
 def _is_announced(verdict: Verdict) -> bool:
@@ -196,33 +204,29 @@ def _is_announced(verdict: Verdict) -> bool:
     )
 
 
-def _age(received: ReceivedReport, now_s: float) -> float:
-    verdict = received.report.verdict
-    return received.since_made_s(now_s) - (0.0 if verdict is None else verdict.since_s)
-
-
 def _alone(gang_input: GangInput) -> GangVerdict | None:
     """The node's own verdict, where the whole gang is on one node: it knows more than it reports."""
     nodes = {pod.node for pod in gang_input.pods if not pod.ended}
-    fresh = gang_input.fresh
-    if len(nodes) != 1 or len(fresh) != 1 or fresh[0].report.verdict is None:
+    if len(nodes) != 1 or len(gang_input.fresh) != 1:
         return None
-    return _from_local(gang_input, fresh[0], fresh[0].report.verdict)
+    verdicts = _verdicts(gang_input)
+    return _from_local(gang_input, *verdicts[0]) if verdicts else None
 
 
 def _slow(gang_input: GangInput) -> GangVerdict | None:
     slow = [
         (verdict.factor or 0.0, index, received, verdict)
-        for index, received in enumerate(gang_input.fresh)
-        if (verdict := received.report.verdict) is not None
-        and verdict.kind is VerdictKind.SLOW
-        and not _compares_its_own(verdict)
+        for index, (received, verdict) in enumerate(_verdicts(gang_input, _is_slow))
     ]
     if not slow:
         found_verdict = gang_pace.slow_rank(gang_input)
         return None if found_verdict is None else GangVerdict(found_verdict)
     _, _, received, verdict = max(slow, key=lambda pair: pair[:2])
     return _from_local(gang_input, received, verdict)
+
+
+def _is_slow(verdict: Verdict) -> bool:
+    return verdict.kind is VerdictKind.SLOW and not _compares_its_own(verdict)
 
 
 def _compares_its_own(verdict: Verdict) -> bool:
@@ -256,18 +260,13 @@ def _from_local(
         for other_evidence in local_verdict.evidence
     )
     verdict = replace(
-        local_verdict.shifted(_made_s(gang_input, received)),
+        local_verdict,
         time_s=gang_input.now_s,
         job=gang_input.name,
         culprit=culprit,
         evidence=evidence,
     )
     return GangVerdict(verdict)
-
-
-def _made_s(gang_input: GangInput, received: ReceivedReport) -> float:
-    """When the report was made, by our clock."""
-    return gang_input.now_s - received.since_made_s(gang_input.now_s)
 
 
 def _is_unordered(gathered_snapshot: GangSnapshot, finding: Finding) -> bool:
@@ -324,17 +323,9 @@ def _report(gang_input: GangInput, snapshot: GangSnapshot, finding: Finding) -> 
     ranks = {pid: rank_snapshot.rank for pid, (_, rank_snapshot) in snapshot.who.items()}
     victims = {rank for pid in finding.victims if (rank := ranks.get(pid)) is not None}
     silent = _missing(gang_input)
-    deadlines = [
-        _made_s(gang_input, received) + received.report.verdict.deadline_s
-        for received in gang_input.fresh
-        if received.report.verdict is not None and received.report.verdict.deadline_s is not None
-    ]
-    local = {
-        text
-        for received in gang_input.fresh
-        if received.report.verdict
-        for text in received.report.verdict.unobserved
-    }
+    said_verdicts = [verdict for _, verdict in _verdicts(gang_input)]
+    deadlines = [said.deadline_s for said in said_verdicts if said.deadline_s is not None]
+    local = {text for said in said_verdicts for text in said.unobserved}
     node = culprit.node if culprit else None
     verdict = Verdict(
         job=gang_input.name,

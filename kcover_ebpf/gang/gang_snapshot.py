@@ -21,6 +21,7 @@ from kcover_ebpf.model.collective_counts import Recordings
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankPace, RankSnapshot
 from kcover_ebpf.model.roles import Role
+from kcover_ebpf.model.verdict import Verdict
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.recovery import REPORTS_APART_S, REPORTS_VAGUE_S
 
@@ -62,6 +63,12 @@ class ReceivedReport:
     def since_made_s(self, now_s: float) -> float:
         """Seconds since it was made, as far as known: its ages count from then."""
         return max(0.0, now_s - self.arrived_s) + (self.delay_s or 0.0)
+
+    def verdict(self, now_s: float) -> Verdict | None:
+        """The node's own verdict, by the controller's clock."""
+        verdict = self.report.verdict
+        made_s = now_s - self.since_made_s(now_s)
+        return None if verdict is None else verdict.shifted(made_s - self.report.time_s)
 
     def unheard_s(self, now_s: float) -> float:
         """Seconds since anything arrived from its agent."""

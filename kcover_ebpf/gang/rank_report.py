@@ -171,22 +171,25 @@ def _most_relevant(sockets: Sequence[SocketSnapshot]) -> tuple[SocketSnapshot, .
 def verdict_of(
     verdict: Verdict, node: str, now_s: float, pods: Mapping[Pid, str], names: Mapping[str, str]
 ) -> Verdict:
-    """The node's own verdict, with times relative to `now_s`, the report's time. `names`: uid of a pod to its name."""
+    """The node's own verdict, reduced to what a report has a place for.
+
+    `names`: uid of a pod to its name. `now_s`: the report's time, before which every fault began.
+    """
     return Verdict(
         kind=verdict.kind,
         cause=verdict.cause,
-        since_s=min(0.0, round(verdict.since_s - now_s, 3)),
+        since_s=min(verdict.since_s, now_s),
         culprit=_culprit(verdict.culprit, node, pods, names),
         evidence=tuple(
             Evidence(evidence.kind, evidence.text[:_TEXT], node)
             for evidence in verdict.evidence[:32]
         ),
         unobserved=_cut(verdict.unobserved),
-        deadline_s=None if verdict.deadline_s is None else round(verdict.deadline_s - now_s, 1),
+        deadline_s=verdict.deadline_s,
         factor=verdict.factor,
         certainty=verdict.certainty,
         graph=_cut(verdict.graph)[:16],
-        acts_at_s=None if verdict.acts_at_s is None else round(verdict.acts_at_s - now_s, 1),
+        acts_at_s=verdict.acts_at_s,
         acts_why=verdict.acts_why[:_TEXT],
     )
 

@@ -6,6 +6,7 @@ own PATH are searched for on the host, because the agent's image contains none.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from kcover_ebpf.confined import helper
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.host import capabilities, host_programs
 from kcover_ebpf.inspection.result import CheckFinding, unknown
@@ -89,15 +91,12 @@ def _is_out_of_reach(program: host_programs.HostProgram) -> bool:
 def _ran(
     argv: Sequence[str], environment: Mapping[str, str] | None, *, with_errors: bool = True
 ) -> Ran:
-    with subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT if with_errors else subprocess.DEVNULL,
-        env=environment,
-    ) as process:
-        assert process.stdout is not None
-        output = process.stdout.read(_OUTPUT_BYTES)
-        while process.stdout.read(_OUTPUT_BYTES):
-            pass
-    return Ran(process.returncode, output.decode(errors="replace"))
+    errors_to = subprocess.STDOUT if with_errors else subprocess.DEVNULL
+    tool = helper.start(argv, None, stderr=errors_to, environment=environment)
+    output = bytearray()
+    while block := os.read(tool.stdout, _OUTPUT_BYTES):
+        output += block[: _OUTPUT_BYTES - len(output)]
+    tool.wait(math.inf)
+    tool.end()
+    assert tool.exit_code is not None
+    return Ran(tool.exit_code, output.decode(errors="replace"))

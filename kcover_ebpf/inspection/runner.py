@@ -1,8 +1,7 @@
 """Runs each check in its own process, at most until its deadline.
 
 A check may hang in the kernel, in a driver or a mount, where no signal reaches it. At the deadline its process is
-killed with all its children. A process that does not end even then is left behind, and reported. Processes are
-forked, which costs milliseconds, so the caller should have a single thread.
+killed with all its children. A process that does not end even then is left behind, and reported.
 """
 
 from __future__ import annotations
@@ -10,15 +9,16 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from kcover_ebpf.api.codec import decode, encode
+from kcover_ebpf.confined import helper
+from kcover_ebpf.confined.helper import Helper
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.nvml_library import initialise
 from kcover_ebpf.errors import ObjectError
@@ -49,8 +49,7 @@ class _Answer:
 @dataclass(slots=True)
 class _Running:
     check: Check
-    pid: int
-    pipe: int
+    helper: Helper
     start_s: float
     answer: bytearray = field(default_factory=bytearray)
 
@@ -97,31 +96,12 @@ def _run_together(checks: Iterable[Check], options: InspectionOptions) -> list[C
 
 
 def _start(check: Check, options: InspectionOptions) -> _Running:
-    pipe, answer_to = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        _be_child(check, options, answer_to)
-    os.close(answer_to)
-    return _Running(check, pid, pipe, time.monotonic())
+    return _Running(check, helper.start_forked(partial(_answer, check, options)), time.monotonic())
 
 
-def _be_child(check: Check, options: InspectionOptions, answer_to: int) -> NoReturn:
-    """Run the check in the child; never returns.
-
-    Output of libraries and tools is dropped, because stdout belongs to the caller.
-    """
-    try:
-        os.setsid()
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for standard in (0, 1, 2):
-            os.dup2(nowhere, standard)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        answer = _Answer(tuple(_examine(check, options)))
-        with open(answer_to, "wb", closefd=False) as pipe:
-            pipe.write(json.dumps(encode(answer)).encode() + b"\n")
-    finally:
-        os._exit(0)
+def _answer(check: Check, options: InspectionOptions) -> bytes:
+    answer = _Answer(tuple(_examine(check, options)))
+    return json.dumps(encode(answer)).encode() + b"\n"
 
 
 def _examine(check: Check, options: InspectionOptions) -> list[CheckFinding]:
@@ -136,10 +116,11 @@ def _examine(check: Check, options: InspectionOptions) -> list[CheckFinding]:
 
 def _read_answers(running: Sequence[_Running]) -> None:
     patience_s = min(item.end_s for item in running) - time.monotonic()
-    ready, _, _ = select.select([item.pipe for item in running], [], [], max(patience_s, 0))
+    pipes = [item.helper.stdout for item in running]
+    ready, _, _ = select.select(pipes, [], [], max(patience_s, 0))
     for waiting in running:
-        if waiting.pipe in ready:
-            block = os.read(waiting.pipe, _BLOCK_BYTES)
+        if waiting.helper.stdout in ready:
+            block = os.read(waiting.helper.stdout, _BLOCK_BYTES)
             waiting.answer += block or b"\n"
 
 
@@ -151,8 +132,7 @@ def _is_over(running: _Running) -> bool:
 
 def _finish(running: _Running) -> CheckResult:
     seconds = time.monotonic() - running.start_s
-    left = _end(running.pid)
-    os.close(running.pipe)
+    left = _end(running.helper)
     return CheckResult(
         name=running.check.name,
         cost=running.check.cost,
@@ -175,31 +155,28 @@ def _parsed(answer: bytes, check: Check) -> tuple[CheckFinding, ...]:
         return (unknown("its process ended without an answer"),)
 
 
-def _end(pid: int) -> int | None:
-    """Kill the process and its children; returns a pid that has not ended one second later."""
-    for kill in (os.killpg, os.kill):
-        with suppress(ProcessLookupError, PermissionError):
-            kill(pid, signal.SIGKILL)
+def _end(running_helper: Helper) -> int | None:
+    """Kill the process and its children; returns a pid that has not ended one second later.
+
+    A tool that hangs in the kernel outlives the check that started it.
+    """
     end_s = time.monotonic() + CHECK_REAP_S
-    while (left := _living(pid)) is not None:
-        if time.monotonic() >= end_s:
-            return left
+    if not running_helper.end(CHECK_REAP_S):
+        return running_helper.pid
+    while (left := _living(running_helper.pid)) is not None and time.monotonic() < end_s:
         time.sleep(0.002)
-    return None
+    return left
 
 
-def _living(pid: int) -> int | None:
-    """The process, or else a child of it: a tool that hangs in the kernel outlives its check."""
-    with suppress(ChildProcessError):  # reaped before
-        if os.waitpid(pid, os.WNOHANG) == (0, 0):
-            return pid
+def _living(group: int) -> int | None:
+    """A living process of the process group of a check that has ended; None if there is none."""
     with suppress(PermissionError):
         try:
-            os.killpg(pid, 0)
+            os.killpg(group, 0)
         except ProcessLookupError:
             return None
     # a zombie that its parent does not reap keeps the group
-    return process_tree.living_in_group(pid)
+    return process_tree.living_in_group(group)
 
 
 def reason_not_to_run(root: Path) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from enum import Enum
 
-from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.dataclass import dataclass, replace
 
 
 class VerdictKind(Enum):
@@ -273,7 +272,10 @@ class WaitRow(ThreadRow):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known about one job at one moment. Times are unix seconds; in a node's report, seconds after its time."""
+    """What is known about one job at one moment. All its times are unix seconds of one clock, that of its host.
+
+    A node's verdict has the node's clock. `ReceivedReport.verdict` has it by the clock of the receiver.
+    """
 
     kind: VerdictKind
     cause: Cause
@@ -320,7 +322,7 @@ class Verdict:
         return self.certainty is Certainty.ANNOUNCED
 
     def shifted(self, by_s: float) -> Verdict:
-        """With its beginning, its deadline and its end so many seconds later: by a clock with another zero."""
+        """The same by a clock that is `by_s` seconds ahead."""
         deadline_s = None if self.deadline_s is None else self.deadline_s + by_s
         acts_at_s = None if self.acts_at_s is None else self.acts_at_s + by_s
         return replace(

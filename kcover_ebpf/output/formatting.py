@@ -71,7 +71,7 @@ CAUSE_TEXT = {
 
 
 def verdict_object(verdict: Verdict) -> dict[str, Any]:
-    """The fields of the JSON event "verdict", without its envelope."""
+    """The fields of the JSON event "verdict", without its envelope; by hand, in the order in which people read them."""
     culprit = verdict.culprit
     return {
         "job": verdict.job,

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the sensor, served only where `--metrics ADDR:PORT` asks for it.
+"""Prometheus metrics of the sensor and of `run`, served only where `--metrics ADDR:PORT` asks for it.
 
 Series whose labels are a closed list exist from the start, at zero, so that an alert can distinguish
 "never happened" from "not there". Names are a contract (docs/metrics.md).
@@ -34,6 +34,7 @@ from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.host import over_bounds
 from kcover_ebpf.ids import host_and_port
 from kcover_ebpf.model.verdict import CAUSES, Certainty, Verdict, VerdictKind, WaitRow
+from kcover_ebpf.settings import Act
 from kcover_ebpf.tunables.host import METRICS_KEPT_S, SCRAPER_SILENT_S
 
 if TYPE_CHECKING:
@@ -196,6 +197,26 @@ class MetricsSink:
                     self._refused.labels(probe.family, probe.probe, probe.refusal.value).set(1)
         for family, count in self._read_lost().items():
             self._lost.take(count, family)
+
+
+class RunMetrics(MetricsSink):
+    """All series of one `run`: those of the sensor, and what was done."""
+
+    def __init__(
+        self,
+        read_probes: Callable[[], Iterable[ProbeStatus]],
+        read_lost: Callable[[], Mapping[str, int]],
+    ) -> None:
+        super().__init__(read_probes, read_lost)
+        self._actions = self._counter(
+            "kcover_actions", "Snapshots, shutdowns and restarts performed.", "act"
+        )
+        for act in (Act.SNAPSHOT, Act.SHUTDOWN, Act.RESTART):
+            self._actions.labels(act.value)
+
+    def on_action(self, decision: Decision, text: str) -> None:  # noqa: ARG002
+        """Count it."""
+        self._actions.labels(decision.act.value).inc()
 
 
 def parse_address(text: str, option: str = "--metrics") -> tuple[str, int]:

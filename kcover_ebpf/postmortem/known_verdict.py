@@ -13,12 +13,12 @@ _MOST_RUNS = 4
 
 
 def verdict_of(archive: Archive) -> Verdict:
-    """The verdict with times in unix seconds; UNKNOWN if neither an Incident nor a report contains one."""
+    """The verdict; UNKNOWN if neither an Incident nor a report contains one."""
     incident = archive.incident
     if incident is not None and incident.status is not None and incident.status.verdict is not None:
         return recorded_verdict(incident.status, archive.job, archive.name)
     found = [
-        part.report.verdict.shifted(part.report.time_s)
+        part.report.verdict
         for part in archive.parts
         if part.report is not None and part.report.verdict is not None
     ]

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
 from enum import Enum
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.codec import decode, encode, wire
 from kcover_ebpf.api.fault_policy import NodeActions
 from kcover_ebpf.api.node_health import ReceivedHealth
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.errors import PolicyError
+from kcover_ebpf.errors import ObjectError, PolicyError
 from kcover_ebpf.recovery.nodes.node_health import (
     CORDONED_FOR,
     NotedCordon,
@@ -75,7 +77,7 @@ class RepairAttempt:
     """A repair step that was started."""
 
     step: RepairStep
-    time_s: float
+    time_s: float = field(metadata=wire("time", time=True))
     """Start of the step, unix seconds."""
 
 
@@ -133,10 +135,8 @@ def attempts_of(node: NodeView) -> tuple[RepairAttempt, ...]:
     """Attempts since the node was cordoned, in order; unreadable annotations count as no attempt."""
     try:
         rows = json.loads(node.annotations.get(REPAIRS, "[]"))
-        found = [
-            RepairAttempt(RepairStep(row["step"]), rfc3339.from_text(row["time"])) for row in rows
-        ]
-    except (ValueError, TypeError, KeyError):
+        found = [decode(RepairAttempt, row) for row in rows]
+    except (ValueError, TypeError, RecursionError, ObjectError):
         return ()
     return tuple(attempt for attempt in found if attempt.time_s >= (node.since_s or 0.0))
 
@@ -166,11 +166,7 @@ def _is_drained(node: NodeView, now_s: float) -> bool:
 
 def noted_attempts(attempts: Iterable[RepairAttempt]) -> str:
     """The attempts as the text of the annotation `REPAIRS`."""
-    rows = [
-        {"step": attempt.step.value, "time": rfc3339.to_text(attempt.time_s)}
-        for attempt in attempts
-    ]
-    return json.dumps(rows)
+    return json.dumps([encode(attempt) for attempt in attempts])
 
 
 def plan(

@@ -32,11 +32,10 @@ if TYPE_CHECKING:
 
     from kcover_ebpf.devices.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import KernelSampler
-    from kcover_ebpf.output.metrics import MetricsServer
+    from kcover_ebpf.output.metrics import MetricsServer, RunMetrics
     from kcover_ebpf.run.job_log import JobLog
     from kcover_ebpf.run.join.options import JoinOptions
     from kcover_ebpf.run.live_board import BoardSink
-    from kcover_ebpf.run.metrics import RunMetrics
     from kcover_ebpf.run.recording import Tape
     from kcover_ebpf.run.session import Session
 
@@ -140,7 +139,7 @@ class _Run:
     def _serve(
         self, server: MetricsServer, kernel: KernelSampler, devices: DeviceWatch
     ) -> RunMetrics:
-        from kcover_ebpf.run.metrics import RunMetrics
+        from kcover_ebpf.output.metrics import RunMetrics
 
         sink = RunMetrics.of(kernel, devices)
         server.serve(sink.registry)

@@ -218,7 +218,7 @@ class FakeAgent:
         return Verdict(
             kind=VerdictKind.DEVICE_FAULT,
             cause=Cause.DEVICE,
-            since_s=self._since_s - time.time(),
+            since_s=self._since_s,
             culprit=Culprit(
                 pod=metadata["name"], pod_uid=metadata["uid"], node=node, device=self.device
             ),

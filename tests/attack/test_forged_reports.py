@@ -49,7 +49,7 @@ def crash_of(pods: tuple[PodRef, ...], node: str, by: str, job_name: str) -> Fau
         verdict=Verdict(
             VerdictKind.CRASHED,
             Cause.SEGFAULT,
-            since_s=-0.1,
+            since_s=time.time() - 0.1,
             evidence=(Evidence(EvidenceKind.EVENT, "rank 0 died by SIGSEGV"),),
             culprit=Culprit(rank=0, pod=first.name, pod_uid=first.uid, node=node),
         ),

@@ -25,6 +25,7 @@ from tests.chart.played_cluster import DEFINITIONS
 from tests.chart.release import CHART
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
+NOW_S = 1.8e9
 REPORT = "/apis/kcover.io/v1alpha1/namespaces/default/faultreports/llm-0a1b2c.n1"
 HEALTH = "/apis/kcover.io/v1alpha1/nodehealths/n1"
 LATER = {"certainty", "graph", "silences", "devices", "logs"}
@@ -71,13 +72,14 @@ def client(fresh_plane: ControlPlane) -> ApiClient:
 
 def report(sequence: int, verdict: Verdict | None) -> dict[str, Any]:
     job = ReportedJob("llm", {"job-name": "llm"}, "Job")
-    said = FaultReport("n1", 1.8e9, sequence, job=job, verdict=verdict)
+    said = FaultReport("n1", NOW_S, sequence, job=job, verdict=verdict)
     return fault_report.object_of(said, "default", "llm-0a1b2c.n1")
 
 
 HUNG = Verdict(
-    VerdictKind.HUNG, Cause.STOPPED, certainty=Certainty.PROVEN, graph=("rank 0 waits for rank 1",)
-)
+    VerdictKind.HUNG, Cause.STOPPED, since_s=NOW_S,
+    certainty=Certainty.PROVEN, graph=("rank 0 waits for rank 1",),
+)  # fmt: skip
 
 
 def test_a_report_loses_what_an_older_definition_lacks(client: ApiClient) -> None:
@@ -105,7 +107,7 @@ def test_a_report_that_an_older_agent_wrote_is_replaced(
         query, kind = "?fieldManager=kcover-agent&force=true", "application/apply-patch+yaml"
         return admin.ask("PATCH", REPORT + query, report(sequence, verdict), kind).code
 
-    plain = Verdict(VerdictKind.HUNG, Cause.STOPPED)
+    plain = Verdict(VerdictKind.HUNG, Cause.STOPPED, since_s=NOW_S)
     assert by_an_older_agent(1, HUNG) == 500
     assert by_an_older_agent(1, plain) == 201
     client.apply(REPORT, report(2, None), "kcover-agent")

@@ -6,6 +6,7 @@ import json
 import os
 from unittest.mock import patch
 
+from kcover_ebpf.api.codec import encode
 from kcover_ebpf.collectives.nccl import mapped_libraries
 from kcover_ebpf.devices.telemetry import helper
 from kcover_ebpf.devices.telemetry.dcgm_source import DcgmSource
@@ -23,7 +24,7 @@ def _exporter(data: bytes) -> None:
     source = DcgmSource("http://x/metrics", ["GPU-7c0e-0"])
     with patch.object(source, "_fetched", lambda: text(data)):
         for _ in range(2):
-            _lines(json.dumps(helper.line_of(source.readings)).encode())
+            _lines(json.dumps(encode(helper.line_of(source.readings))).encode())
             assert source._read_s is not None
             source._read_s -= 60.0
 

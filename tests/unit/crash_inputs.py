@@ -33,7 +33,7 @@ def crashed(
 ) -> RestartInput:
     """The rank on node b has just left with an error."""
     first, second = seen(log(1, *traceback, start=start))
-    said = replace(EXITED, since_s=-age_s)
+    said = replace(EXITED, since_s=NOW_S - 0.5 - age_s)
     second = replace(second, report=replace(second.report, verdict=said))
     return world((first, second), **more)
 

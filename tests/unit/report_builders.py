@@ -86,10 +86,10 @@ def case(*received: ReceivedReport, pods: int = 4, **more) -> GangInput:
 def local(
     kind: VerdictKind, cause: Cause, number: int, age_s: float, evidence: EvidenceKind
 ) -> Verdict:
-    """A node's own verdict about one of its ranks."""
+    """A node's own verdict about one of its ranks, in a report that came half a second ago."""
     culprit = Culprit(rank=number, pid=100, pod_uid=f"uid-{number}")
     said = (Evidence(evidence, f"rank {number} {cause.value}"),)
-    return Verdict(kind, cause, since_s=-age_s, culprit=culprit, evidence=said)
+    return Verdict(kind, cause, since_s=NOW_S - 0.5 - age_s, culprit=culprit, evidence=said)
 
 
 def wire(number: int, peer: int, **more) -> SocketSnapshot:

@@ -89,4 +89,4 @@ def inherited(left_report: FaultReport, pod_uids: frozenset[str], now_s: float) 
         or {pod.uid for pod in left_report.pods} != pod_uids
     ):
         return None
-    return verdict.shifted(-age_s)
+    return verdict

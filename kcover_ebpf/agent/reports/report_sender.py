@@ -88,8 +88,9 @@ class Draft:
         if self.report.job is None or (said_verdict is not None and said_verdict.is_announced):
             return replace(self, report=replace(self.report, ranks=()))
         text = f"everything: the agent has not taken a sample for {late_s:.0f} s"
-        verdict = Verdict(VerdictKind.UNKNOWN, Cause.UNKNOWN, unobserved=(text,))
-        report = replace(self.report, time_s=time.time(), verdict=verdict, ranks=())
+        now_s = time.time()
+        verdict = Verdict(VerdictKind.UNKNOWN, Cause.UNKNOWN, since_s=now_s, unobserved=(text,))
+        report = replace(self.report, time_s=now_s, verdict=verdict, ranks=())
         return replace(self, report=report)
 
 

@@ -11,11 +11,10 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import field
 from pathlib import Path
-from typing import Any
 
-from kcover_ebpf.api.codec import encode
+from kcover_ebpf.api.codec import decode, encode, wire
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.inventory import topology
 from kcover_ebpf.devices.telemetry.reading import GpuReading
@@ -35,7 +34,17 @@ class HelperOptions:
 
     def argv(self) -> list[str]:
         """The command."""
-        return [sys.executable, "-m", __name__, json.dumps(asdict(self))]
+        return [sys.executable, "-m", __name__, json.dumps(encode(self))]
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryLine:
+    """What is printed: readings, or what was wrong with all of them."""
+
+    gpus: tuple[GpuReading, ...]
+    trouble: str
+    cpu_s: float = field(metadata=wire("cpu_seconds"))
+    """CPU time of the helper so far."""
 
 
 def reader_of(options: HelperOptions) -> Callable[[], list[GpuReading]]:
@@ -61,23 +70,19 @@ def reader_of(options: HelperOptions) -> Callable[[], list[GpuReading]]:
         raise CannotObserve(f"NVML: {error}") from error
 
 
-def line_of(read: Callable[[], list[GpuReading]]) -> dict[str, Any]:
-    """What is printed: readings, or what was wrong with all of them; and our own CPU time so far."""
+def line_of(read: Callable[[], list[GpuReading]]) -> TelemetryLine:
+    """Read once."""
     failure, found = "", []
     try:
         found = read()
     except (OSError, ValueError) as error:
         failure = f"dcgm-exporter: {error}"
-    return {
-        "gpus": [encode(reading) for reading in found],
-        "trouble": failure,
-        "cpu_seconds": time.process_time(),
-    }
+    return TelemetryLine(tuple(found), failure, time.process_time())
 
 
 def main(arguments: list[str]) -> int:
     """Print until the reader is gone; the exit code."""
-    options = HelperOptions(**json.loads(arguments[0]))
+    options = decode(HelperOptions, json.loads(arguments[0]))
     os.nice(TELEMETRY_NICENESS)
     try:
         read = reader_of(options)
@@ -90,7 +95,7 @@ def main(arguments: list[str]) -> int:
         due_s = max(due_s + options.period_s, time.monotonic())
         time.sleep(min(due_s - time.monotonic(), options.period_s))
         try:
-            sys.stdout.write(json.dumps(line_of(read)) + "\n")
+            sys.stdout.write(json.dumps(encode(line_of(read))) + "\n")
             sys.stdout.flush()
         except BrokenPipeError:
             return 0

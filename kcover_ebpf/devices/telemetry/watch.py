@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
 
 from kcover_ebpf.api.codec import decode
 from kcover_ebpf.confined import helper
@@ -23,9 +22,8 @@ from kcover_ebpf.confined.helper import Helper
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.inventory.gpu_vendors import Gpu
 from kcover_ebpf.devices.telemetry import use
-from kcover_ebpf.devices.telemetry.helper import HelperOptions
+from kcover_ebpf.devices.telemetry.helper import HelperOptions, TelemetryLine
 from kcover_ebpf.devices.telemetry.holders import GpuHolders, seen_by
-from kcover_ebpf.devices.telemetry.reading import GpuReading
 from kcover_ebpf.devices.telemetry.use import GpuState
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.devices import GpuSeen
@@ -177,12 +175,10 @@ class GpuTelemetry:
 
     def _take(self, line: bytes) -> None:
         try:
-            raw: dict[str, Any] = json.loads(line)
-            readings = [decode(GpuReading, gpu) for gpu in raw["gpus"]]
-            failure, cpu_s = str(raw["trouble"]), float(raw["cpu_seconds"])
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, ObjectError):
+            line_read = decode(TelemetryLine, json.loads(line))
+        except (ValueError, RecursionError, ObjectError):
             return  # a helper of another version printed it; the silence is noticed
-        fresh = []
+        readings, fresh = line_read.gpus, []
         for reading in readings:
             if reading.serial:
                 self._serials[reading.device] = reading.serial
@@ -196,8 +192,8 @@ class GpuTelemetry:
         for gpu in gone:
             del self._states[gpu]
         read_s = time.monotonic() if readings else self.latest.read_s
-        cpu_s += self._cpu_before_s
-        self.latest = Telemetry(tuple(self._states.values()), failure, read_s, cpu_s)
+        cpu_s = line_read.cpu_s + self._cpu_before_s
+        self.latest = Telemetry(tuple(self._states.values()), line_read.trouble, read_s, cpu_s)
         # values of an exporter may be half a minute old, so they are not signs of progress
         if not self._options.dcgm and fresh:
             self._hand_on([self._states[gpu] for gpu in fresh])

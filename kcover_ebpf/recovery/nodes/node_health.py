@@ -10,13 +10,15 @@ twice as many inspections each time.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.codec import Codec, Omit
 from kcover_ebpf.api.fault_policy import InspectionAction, NodeActions
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.api.node_health import PartHealth, ReceivedHealth
 from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.tunables.recovery import (
     CORDON_DOUBLINGS,
@@ -52,6 +54,19 @@ class NotedCordon:
     work."""
     mtbf_s: float | None = None
     """Mean seconds from one cordon to the next; None before the second, and if an older version counted them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """The value of `CORDONED_FOR`."""
+
+    checks: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    uninspected: tuple[str, ...] = ()
+    boot: str = ""
+
+
+_NOTE = Codec(omit=Omit.NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +135,22 @@ def _age_s(part: PartHealth, received: ReceivedHealth, report_s: float) -> float
 
 def noted(faults: Sequence[NodeFault], boot_id: str, received: ReceivedHealth | None) -> str:
     """The value of `CORDONED_FOR`; without a health report the inspected devices are unknown."""
+    return json.dumps(_NOTE.encode(_note(faults, boot_id, received)))
+
+
+def _note(faults: Sequence[NodeFault], boot_id: str, received: ReceivedHealth | None) -> _Note:
     examined = (
         {device.name for device in received.health.devices} if received is not None else set()
     )
     named = faults[:MOST_NAMED]
     devices = {fault.device for fault in named if isinstance(fault, ReportedDeviceFault)}
-    return json.dumps(
-        {
-            "checks": sorted({fault.name for fault in named if isinstance(fault, FailedCheck)}),
-            "devices": sorted(devices),
-            "uninspected": sorted(devices - examined) if received is not None else [],
-            "boot": boot_id,
-        }
-    )
+    checks = {fault.name for fault in named if isinstance(fault, FailedCheck)}
+    uninspected = devices - examined if received is not None else set()
+    return _Note(_sorted(checks), _sorted(devices), _sorted(uninspected), boot_id)
+
+
+def _sorted(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(names)))
 
 
 def noted_more(
@@ -142,13 +160,14 @@ def noted_more(
     received: ReceivedHealth | None,
 ) -> str:
     """The value of `CORDONED_FOR` after a further failure on a node that is already cordoned."""
-    note = json.loads(noted(faults, boot_id, received))
-    before = {
-        "checks": cordon.checks,
-        "devices": cordon.devices,
-        "uninspected": cordon.uninspected,
-    }
-    return json.dumps(note | {key: sorted({*note[key], *names}) for key, names in before.items()})
+    note = _note(faults, boot_id, received)
+    both = _Note(
+        _sorted((*note.checks, *cordon.checks)),
+        _sorted((*note.devices, *cordon.devices)),
+        _sorted((*note.uninspected, *cordon.uninspected)),
+        note.boot,
+    )
+    return json.dumps(_NOTE.encode(both))
 
 
 def counted(annotations: Mapping[str, str], now_s: float) -> str:
@@ -204,19 +223,16 @@ def noted_cordon(
 ) -> NotedCordon | None:
     """Content of `CORDONED_FOR`; None if there is nothing readable: then a person decides."""
     try:
-        found = json.loads(note or "")
-        checks, devices, uninspected = (
-            tuple(str(item) for item in found.get(key, ()))
-            for key in ("checks", "devices", "uninspected")
-        )
-        boot_id = str(found.get("boot", ""))
-    except (ValueError, AttributeError, TypeError):
+        found = _NOTE.decode(_Note, json.loads(note or ""))
+    except (ValueError, RecursionError, ObjectError):
         return None
-    if since_s is None or not (checks or devices):
+    if since_s is None or not (found.checks or found.devices):
         return None
     count = max(offences(annotations, now_s), 1)
     mean_s = mtbf_s(annotations, now_s)
-    return NotedCordon(since_s, checks, devices, boot_id, count, uninspected, mean_s)
+    return NotedCordon(
+        since_s, found.checks, found.devices, found.boot, count, found.uninspected, mean_s
+    )
 
 
 def rounds_needed(cordon: NotedCordon, boot_id: str, actions: NodeActions) -> int:

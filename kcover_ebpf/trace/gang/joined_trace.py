@@ -47,7 +47,7 @@ def judged(
     """The verdict; `pods`: all running ones, also on nodes without an answer; `now_s`: unix seconds."""
     seen = []
     for answer in answers:
-        report = replace(answer.report, node=answer.node, time_s=now_s - answer.age_s)
+        report = replace(answer.report, node=answer.node)
         # nodes with an early verdict were traced for a shorter time; their snapshot is from the same run
         seen.append(ReceivedReport(report, now_s, delay_s=answer.age_s))
     return merge(GangInput(name, seen, pods, {}, Policy(), now_s, unwatched=True))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import typing
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from kcover_ebpf.api.fault_report import REPORT, FaultReport, PodRef, object_of,
 from kcover_ebpf.api.order import Order, Verb, incident_of
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.recorders import RankRecord, RecordedCall, RecordedGroup
+from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.ids import Endpoint, Pid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.roles import Role
-from kcover_ebpf.model.verdict import Cause, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
 
 CRDS = Path(__file__).resolve().parents[3] / "charts/kcover-ebpf/crds"
 moments = st.integers(0, 4_000_000_000_000_000).map(lambda micros: micros / 1_000_000)
@@ -98,7 +100,25 @@ def faults(value: Any, rule: dict[str, Any], where: str) -> list[str]:
 @QUICK
 @given(reports)
 def test_report_of__a_report_survives_the_way_there_and_back(report: FaultReport) -> None:
-    assert report_of(object_of(report, "ns", "name")) == report
+    there = object_of(report, "ns", "name")
+    back = report_of(there)
+    assert replace(back, verdict=None) == replace(report, verdict=None)
+    assert object_of(back, "ns", "name") == there
+
+
+def test_object_of__times_of_a_verdict_are_relative_to_that_of_the_report_as_json_alone() -> None:
+    verdict = Verdict(
+        VerdictKind.HUNG, Cause.STOPPED, since_s=88.0, deadline_s=1900.0, acts_at_s=112.5
+    )
+    report = FaultReport("n", 100.0, 1, verdict=verdict)
+    made = object_of(report, "ns", "name")
+    said = made["spec"]["verdict"]
+    assert (said["ageS"], said["deadlineS"], said["actsInS"]) == (12.0, 1800.0, 12.5)
+    assert report_of(made) == report
+    # by the clock of a receiver who got it 2 s after it was made
+    seen_verdict = ReceivedReport(report, 5002.0, delay_s=2.0).verdict(5030.0)
+    assert seen_verdict is not None
+    assert (seen_verdict.since_s, seen_verdict.acts_at_s) == (4988.0, 5012.5)
 
 
 @QUICK
@@ -235,7 +255,8 @@ def test_report_of__any_object_is_read_or_refused(spec: dict[str, Any]) -> None:
         report = report_of({"spec": spec})
     except ObjectError:
         return
-    assert REPORT.decode(FaultReport, REPORT.encode(report)) == report
+    written = REPORT.encode(report)
+    assert REPORT.encode(REPORT.decode(FaultReport, written)) == written
 
 
 @given(json)

@@ -36,7 +36,7 @@ def crash(index: int) -> dict[str, Any]:
         job=fault_report.ReportedJob(f"j{index}", labels(index), "Job"),
         pods=(PodRef(pod, uid),), trained=True,
         verdict=Verdict(
-            VerdictKind.CRASHED, Cause.SEGFAULT, since_s=-0.1,
+            VerdictKind.CRASHED, Cause.SEGFAULT, since_s=START_S - 0.1,
             evidence=(Evidence(EvidenceKind.EVENT, "rank 0 died by SIGSEGV"),),
             culprit=Culprit(rank=0, pod=pod, pod_uid=uid, node="n0"),
         ),

@@ -168,3 +168,32 @@ def test_start__descriptors_of_ours_are_not_inherited_but_those_that_are_passed(
     finally:
         os.close(inner)
         os.close(outer)
+
+
+def test_start_forked__what_the_work_returns_is_read_and_what_it_prints_is_not() -> None:
+    def work() -> bytes:
+        os.write(1, b"noise")
+        return f"{os.getpid()} {os.getsid(0)}".encode()
+
+    running = helper.start_forked(work)
+    out, why = running.output(time.monotonic() + 30, 1000)
+    assert (out, why) == (f"{running.pid} {running.pid}".encode(), "")
+    assert running.exit_code == 0
+
+
+def test_start_forked__work_that_fails_says_nothing() -> None:
+    def work() -> bytes:
+        raise ValueError("no such thing")
+
+    assert helper.start_forked(work).output(time.monotonic() + 30, 1000) == (b"", "")
+
+
+def test_start_forked__one_that_is_ended_at_once_is_not_left_behind() -> None:
+    """It may not lead a group yet."""
+
+    def endless() -> bytes:
+        time.sleep(600)
+        return b""
+
+    for _ in range(23):
+        assert helper.start_forked(endless).end(20.0)

@@ -63,7 +63,7 @@ STORIES = {
     ),
     "an exit a second before the other": (
         case(
-            report("a", *WAITING[0], verdict=replace(CRASH_A, since_s=-2.5)),
+            report("a", *WAITING[0], verdict=replace(CRASH_A, since_s=NOW_S - 3.0)),
             report("b", *WAITING[1], verdict=CRASH_B),
         ),
         (VerdictKind.CRASHED, Cause.EXITED, "j-0", "a", False),

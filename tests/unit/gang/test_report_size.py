@@ -64,7 +64,7 @@ def rank(number: int, sockets: int, frames: int, letter: str = "x") -> RankSnaps
 def report(*ranks: RankSnapshot) -> FaultReport:
     evidence = (Evidence(EvidenceKind.EVENT, "e" * 1024, "n"),) * 32
     verdict = Verdict(
-        VerdictKind.HUNG, Cause.STOPPED, since_s=-1.0, evidence=evidence, unobserved=("before",)
+        VerdictKind.HUNG, Cause.STOPPED, since_s=0.0, evidence=evidence, unobserved=("before",)
     )
     pods = (PodRef("train-0", UID),)
     job = ReportedJob("train", {"job": "train"})

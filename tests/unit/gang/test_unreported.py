@@ -173,7 +173,7 @@ def test_unreported__a_report_that_comes_late_is_acted_on_in_the_same_incident()
     (first,) = world.statuses
     assert "recorded only" in first.message
     crash = Verdict(
-        VerdictKind.CRASHED, Cause.SEGFAULT, since_s=-62.0,
+        VerdictKind.CRASHED, Cause.SEGFAULT, since_s=world.now_s - 62.0,
         evidence=(Evidence(EvidenceKind.EVENT, "rank 0 died by SIGSEGV"),),
         culprit=Culprit(rank=0, pod="j-0", pod_uid="u0", node="n0"),
     )  # fmt: skip

@@ -36,8 +36,13 @@ from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, Verdict, VerdictKind, WaitRow
 from kcover_ebpf.output import metrics
-from kcover_ebpf.output.metrics import MetricsServer, MetricsSink, TotalCounter, parse_address
-from kcover_ebpf.run.metrics import RunMetrics
+from kcover_ebpf.output.metrics import (
+    MetricsServer,
+    MetricsSink,
+    RunMetrics,
+    TotalCounter,
+    parse_address,
+)
 from kcover_ebpf.settings import Act
 from tests.unit.fake_clock import FakeClock
 

@@ -149,7 +149,7 @@ def test_recent__the_bundle_has_what_a_person_needs(tmp_path: Path) -> None:
     assert (thread.rank, thread.wait, thread.since_s, thread.note) == (0, "futex", 3.5, "victim")
     assert part.report is not None
     assert part.report.verdict is not None
-    assert part.report.verdict.since_s == -3.5
+    assert part.report.verdict.since_s == 100.0
     assert [json.loads(line)["event"] for line in part.facts] == ["fact", "fact", "blind"]
     assert archive.missing == ()
 

@@ -126,7 +126,7 @@ def test_order_journal__a_book_that_makes_no_sense_is_put_aside(raw: Any) -> Non
 
 
 def report(kind: VerdictKind, time_s: float = 100.0, pods: tuple[str, ...] = ("u",)) -> FaultReport:
-    verdict = Verdict(kind, Cause.KILLED, since_s=-2.0, deadline_s=30.0)
+    verdict = Verdict(kind, Cause.KILLED, since_s=time_s - 2.0, deadline_s=time_s + 30.0)
     refs = tuple(PodRef(f"p-{uid}", uid) for uid in pods)
     return FaultReport("n", time_s, 1, pods=refs, verdict=verdict)
 
@@ -173,4 +173,4 @@ def test_inherited(left: FaultReport, pods: set[str], now_s: float, counts: bool
     found = inherited(left, frozenset(pods), now_s)
     assert (found is not None) is counts
     if found is not None:
-        assert (found.since_s, found.deadline_s) == (-32.0, 0.0)
+        assert (found.since_s, found.deadline_s) == (98.0, 130.0)

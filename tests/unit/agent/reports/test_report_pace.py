@@ -115,7 +115,7 @@ STORE = replace(WIRE, local=Endpoint("10.0.0.1", 29500), payload=False, sent_age
 HUNG = Verdict(
     VerdictKind.HUNG,
     Cause.STOPPED,
-    since_s=-6.0,
+    since_s=994.0,
     evidence=(Evidence(EvidenceKind.TIME, "for 6.0 s"),),
 )
 WAITING = rank(0, age_s=6.0, sockets=(WIRE, STORE))
@@ -130,7 +130,7 @@ def later(**changes: Any) -> FaultReport:
     """The same ranks in the same waits, nine seconds later."""
     waiting = replace(WAITING.later(LATER_S), text="another text", sockets=())
     wires = (replace(WIRE.later(LATER_S), window=64000), replace(STORE, sent_age_s=0.1))
-    older = replace(HUNG, since_s=-15.0, evidence=(Evidence(EvidenceKind.TIME, "for 15.0 s"),))
+    older = replace(HUNG, evidence=(Evidence(EvidenceKind.TIME, "for 15.0 s"),))
     counts = CollectiveCounts(age_s=0.2, answers=11, span_s=11.0)
     made = replace(SENT, time_s=1000.0 + LATER_S, verdict=older, collectives=counts)
     return replace(made, **({"ranks": (replace(waiting, sockets=wires),)} | changes))

@@ -129,7 +129,7 @@ def test_report_sender__a_changed_verdict_is_sent_at_once(bench: Bench) -> None:
     bench.turn()
     bench.put(verdict=HUNG)
     assert bench.turn(0.1) == 1
-    bench.put(verdict=replace(HUNG, since_s=-5.0))
+    bench.put(verdict=replace(HUNG, since_s=5.0))
     assert bench.turn(0.1) == 0
 
 

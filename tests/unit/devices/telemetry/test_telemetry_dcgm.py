@@ -93,7 +93,7 @@ def test_line_of__a_rate_beyond_any_number_is_not_added_up(
     labels = f'UUID="{OWN}"'
     exporter.body = f"DCGM_FI_PROF_PCIE_TX_BYTES{{{labels}}} 1.7e308\n".encode()
     line = line_of(source.readings)
-    assert (len(line["gpus"]), line["trouble"]) == (1, "")
+    assert (len(line.gpus), line.trouble) == (1, "")
 
 
 def test_dcgm_source__the_gpus_of_another_node_are_not_ours(exporter: FakeExporter) -> None:
@@ -119,13 +119,13 @@ def test_line_of__what_is_no_exporter_is_reported(
 ) -> None:
     exporter.status, exporter.body = status, body
     line = line_of(DcgmSource(exporter.url, [OWN]).readings)
-    assert line["gpus"] == []
-    assert words in line["trouble"]
+    assert line.gpus == ()
+    assert words in line.trouble
 
 
 def test_line_of__no_server() -> None:
     line = line_of(DcgmSource("http://127.0.0.1:9/metrics", [OWN]).readings)
-    assert "Connection refused" in line["trouble"]
+    assert "Connection refused" in line.trouble
 
 
 def test_reader_of__the_gpus_of_this_node_are_those_of_its_driver(

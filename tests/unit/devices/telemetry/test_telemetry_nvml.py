@@ -279,6 +279,7 @@ def test_telemetry_nvml__what_cannot_be_killed_is_left_behind_and_no_other_is_st
     killed: list[int] = []
     kill = os.killpg
     monkeypatch.setattr(os, "killpg", lambda pid, _: killed.append(pid))
+    monkeypatch.setattr(os, "kill", lambda *_: None)
     telemetry = host.watch(HANGS_OF_ALL["nvmlInit"])
     list(telemetry.tick([]))
     text = host.until(lambda: "hangs in the driver" in telemetry.latest.trouble)
