@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import tarfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,12 @@ def write(archive: Path, name: str, layer: Path, machine: str, settings: dict[st
     new.replace(archive)
 
 
+_NO_ARCHIVE = (
+    tarfile.TarError, EOFError, zlib.error, ValueError, TypeError, KeyError, AttributeError
+)  # fmt: skip
+"""What a file that is no archive, or a damaged one, raises: a torn gzip header is an `EOFError`."""
+
+
 def names(archive: Path) -> list[str]:
     """The full image names in an OCI or Docker archive; [] when it has none.
 
@@ -66,7 +73,7 @@ def names(archive: Path) -> list[str]:
             for member, read in (("index.json", _index_names), ("manifest.json", _docker_names)):
                 if member in members and (file := tar.extractfile(members[member])):
                     return read(json.load(file))
-    except (tarfile.TarError, json.JSONDecodeError, TypeError, KeyError, AttributeError) as error:
+    except _NO_ARCHIVE as error:
         raise ValueError(f"{archive} is no image archive") from error
     raise ValueError(f"{archive} is no image archive: it has neither index.json nor manifest.json")
 

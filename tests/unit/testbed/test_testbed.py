@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from testbed.cluster import (
@@ -164,6 +164,7 @@ def test_names__the_name_of_an_archive(
 
 
 @given(st.binary(max_size=600) | st.text(max_size=300).map(str.encode))
+@example(b"\x1f\x8b")
 def test_names__any_other_file_is_refused_as_no_image(content: bytes) -> None:
     file = Path("/dev/shm") / f"testbed-{hashlib.sha256(content).hexdigest()}"
     file.write_bytes(content)
