@@ -1,7 +1,6 @@
 """All facts of one job over time, and what follows from them. Pure: time comes in with the facts.
 
-The caller feeds `observe` with every fact, carries out the readings that it `wants`, and asks for the `finding` once a
-pass.
+The caller feeds `observe` with every fact, makes the readings that it `wants`, and asks for a `finding` once a pass.
 """
 
 from __future__ import annotations
