@@ -49,7 +49,7 @@ from tests.chart.played_job import (
 )
 from tests.chart.release import FULLNAME, Installed, make_pod
 from tests.kernel.helpers import state_of
-from tests.unit.fake_api_server import Answer, serving
+from tests.unit.support.fake_api_server import Answer, serving
 
 __all__ = ["installed", "plane", "played"]
 pytestmark = [

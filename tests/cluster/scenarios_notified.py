@@ -14,8 +14,8 @@ from testbed.driver.cluster import Namespace, until
 from testbed.driver.restarts import incidents, policy, recover, running
 from tests.cluster.crowd import Book
 from tests.cluster.faked_job import break_rank, check_acted_once, faked, started, uids
-from tests.unit.fake_api_server import Answer, serving
 from tests.unit.notify.mail_server import mail_server
+from tests.unit.support.fake_api_server import Answer, serving
 
 BOOK = Book()
 _PLUGIN = "import sys; from kcover_ebpf.cli.kubectl import main; sys.exit(main())"

@@ -30,7 +30,7 @@ from testbed.driver.restarts import incidents, policy, running, wait_for_phase
 from testbed.driver.servers import ACCESS_KEY, SECRET_KEY, ObjectStore, object_store
 from tests.cluster.spread_job import SELECTOR, last_rank
 from tests.cluster.stub_agents import COMMAND, start_pods
-from tests.unit import incident_archives as build
+from tests.unit.support import incident_archives as build
 
 pytestmark = [pytest.mark.needs("root", "bpf", "go"), pytest.mark.timeout(900, func_only=True)]
 

@@ -23,7 +23,7 @@ from testbed.driver.cluster import JOBS, ROOT, Cluster, Namespace, until
 from testbed.driver.kinds import KINDS, process, rank_pods, wait_for_training, wait_until_learned
 from testbed.driver.nodes import kubelet_port
 from testbed.driver.restarts import incidents, policy, running, wait_for_phase
-from tests.unit.fake_cuda_dump import DRIVER, FLAGS, code, dump, grid
+from tests.unit.support.fake_cuda_dump import DRIVER, FLAGS, code, dump, grid
 
 pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(600, func_only=True)]
 JOB = KINDS["job"]

@@ -37,7 +37,7 @@ from testbed.driver.servers import (
     object_store,
 )
 from tests.cluster.stub_agents import COMMAND
-from tests.unit import incident_archives as build
+from tests.unit.support import incident_archives as build
 
 pytestmark = [pytest.mark.needs("go"), pytest.mark.timeout(1200, func_only=True)]
 NAMES = [bundle_name(build.BEGIN_S + number, "train-x7k2") for number in range(2)]

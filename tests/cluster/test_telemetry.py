@@ -25,7 +25,7 @@ import pytest
 from testbed.driver import nvml_stub
 from testbed.driver.cluster import ROOT, Cluster, Namespace, home, until
 from testbed.driver.victims import JOB, observed, ranks
-from tests.unit.dcgm_pages import page
+from tests.unit.support.dcgm_pages import page
 
 pytestmark = [
     pytest.mark.needs("root", "bpf", "gcc", "prometheus"),

@@ -33,7 +33,7 @@ from kcover_ebpf.recovery.restart import job_object
 from kcover_ebpf.recovery.restart.methods import restarts
 from kcover_ebpf.settings import Policy
 from tests.fuzz.target import Target, consumed, folder, of_json, text
-from tests.unit.report_builders import NOW_S, case, pod, rank, report
+from tests.unit.support.report_builders import NOW_S, case, pod, rank, report
 
 _OBJECT = 64 * 1024
 """The API server keeps up to 1.5 MB, but what is longer repeats what is shorter."""

@@ -28,8 +28,8 @@ from kcover_ebpf.devices.telemetry.watch import Telemetry
 from kcover_ebpf.facts.devices import GpuUse
 from kcover_ebpf.output.metrics import MetricsServer
 from testbed.workloads.launch import free_port
-from tests.unit.dcgm_pages import OWN, page
-from tests.unit.registry_pods import heard
+from tests.unit.support.dcgm_pages import OWN, page
+from tests.unit.support.registry_pods import heard
 
 READING = GpuReading(
     gpu="0",

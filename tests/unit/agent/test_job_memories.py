@@ -15,7 +15,7 @@ from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.diagnosis.clock.job_memory import JobMemory
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.agent import MEMORIES_KEPT
-from tests.unit.scripted_job import BARRIER, LOCK, all_wait, trained
+from tests.unit.support.scripted_job import BARRIER, LOCK, all_wait, trained
 
 
 def gang(name: str = "train") -> Gang:

@@ -24,7 +24,7 @@ from kcover_ebpf.logs import log_turns, rules
 from kcover_ebpf.logs.log_turns import LogTurns
 from kcover_ebpf.logs.wanted_logs import LogTurn, WantedLog
 from kcover_ebpf.tunables.agent import LOG_CORE_SHARE
-from tests.unit.report_builders import pod
+from tests.unit.support.report_builders import pod
 
 pytestmark = pytest.mark.needs("root")
 FULL = "2026-11-22T10:00:00.5Z stderr F OSError: [Errno 28] No space left on device\n"

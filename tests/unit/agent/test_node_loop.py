@@ -25,7 +25,7 @@ from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.watching import loop
-from tests.unit.fake_thread_reader import FakeThreadReader
+from tests.unit.support.fake_thread_reader import FakeThreadReader
 
 JOB = "training.kubeflow.org/job-name"
 

@@ -9,8 +9,8 @@ from kcover_ebpf.agent.reports.report_names import key_of, report_name
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.kube.reflector import Change, Event
-from tests.unit.custom_kinds import TRAINING, job_kind
-from tests.unit.registry_pods import heard
+from tests.unit.support.custom_kinds import TRAINING, job_kind
+from tests.unit.support.registry_pods import heard
 
 JOB = "training.kubeflow.org/job-name"
 ARMED = "kcover.io/cascading-recovery"

@@ -23,8 +23,8 @@ from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.tunables.agent import HEARTBEAT_S
 from kcover_ebpf.tunables.recovery import AGENT_SILENT_S, SNAPSHOT_FRESH_S
-from tests.unit.fake_clock import FakeClock
-from tests.unit.report_builders import NOW_S, SELECTOR, case, rank, report
+from tests.unit.support.fake_clock import FakeClock
+from tests.unit.support.report_builders import NOW_S, SELECTOR, case, rank, report
 
 STOP = Ack("i-1", Verb.STOP, AckResult.DONE, 8, bundle="/var/lib/kcover/b")
 KILL = Ack("i-2", Verb.KILL, AckResult.DONE, 8)

@@ -10,7 +10,7 @@ from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Culprit
-from tests.unit.scripted_job import Stage
+from tests.unit.support.scripted_job import Stage
 
 
 def ranks_of(job: Job, pods: dict[Pid, str]) -> tuple[RankSnapshot, ...]:

@@ -18,11 +18,11 @@ from kcover_ebpf.logs.rules import LogDomain
 from kcover_ebpf.model.verdict import Cause, Culprit, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart import repeated_crash
 from kcover_ebpf.recovery.restart.repeated_crash import why_hopeless
-from tests.unit import crash_logs
-from tests.unit.crash_inputs import crashed
-from tests.unit.crash_logs import logged
-from tests.unit.log_builders import NODES, seen
-from tests.unit.report_builders import NOW_S
+from tests.unit.support import crash_logs
+from tests.unit.support.crash_inputs import crashed
+from tests.unit.support.crash_logs import logged
+from tests.unit.support.log_builders import NODES, seen
+from tests.unit.support.report_builders import NOW_S
 
 CULPRIT = Culprit(rank=1, pid=100, pod_uid="uid-1")
 VERDICT = Verdict(VerdictKind.CRASHED, Cause.EXITED, since_s=NOW_S - 2.0, culprit=CULPRIT)

@@ -8,7 +8,7 @@ from kcover_ebpf.api.custom_kind import KindRestart, kind_of
 from kcover_ebpf.api.job_kinds import Gang, gang_of, is_job_pod, must_train, with_kind
 from kcover_ebpf.api.pods import pod_of
 from kcover_ebpf.errors import ObjectError
-from tests.unit.custom_kinds import TRAINING, job_kind
+from tests.unit.support.custom_kinds import TRAINING, job_kind
 
 
 def test_custom_kind__says_how_its_jobs_are_suspended() -> None:

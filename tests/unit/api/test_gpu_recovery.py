@@ -9,8 +9,8 @@ import pytest
 from kcover_ebpf.api.incident import Phase, RestartMethod
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.ids import NS
-from tests.unit.scripted_job import Stage
-from tests.unit.simulated_cluster import Sim
+from tests.unit.support.scripted_job import Stage
+from tests.unit.support.simulated_cluster import Sim
 
 LOADING_S = 10.0
 

@@ -22,7 +22,7 @@ from kcover_ebpf.model.verdict import (
     Verdict,
     VerdictKind,
 )
-from tests.unit.judged import judged
+from tests.unit.support.judged import judged
 
 CRD = Path(__file__).resolve().parents[3] / "charts/kcover-ebpf/crds/incidents.yaml"
 

@@ -31,7 +31,7 @@ from kcover_ebpf.gang.job_rules import BrokenRule
 from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.log_files import Chunk
 from kcover_ebpf.model.verdict import Certainty, Verdict, VerdictKind
-from tests.unit.report_builders import NOW_S, case, rank, report
+from tests.unit.support.report_builders import NOW_S, case, rank, report
 
 HINTS = Path(__file__).resolve().parents[3] / "hints"
 LOSS = JobRule(

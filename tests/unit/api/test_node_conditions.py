@@ -7,7 +7,7 @@ from dataclasses import replace
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import InspectionAction
 from kcover_ebpf.inspection.result import PartResult
-from tests.unit.node_bed import STEP_S, XID, Bed, F, P
+from tests.unit.support.node_bed import STEP_S, XID, Bed, F, P
 
 
 def since(bed: Bed, kind: str) -> float:

@@ -9,7 +9,7 @@ from kcover_ebpf.api.fault_policy import FaultPolicy, Level
 from kcover_ebpf.api.policy_store import MOST_POLICIES, PolicyStore
 from kcover_ebpf.errors import OverBound
 from kcover_ebpf.kube.reflector import Change, Event
-from tests.unit.kept_policies import policy_object
+from tests.unit.support.kept_policies import policy_object
 
 
 def store(over: list[OverBound] | None = None, *, observes_unread: bool = True) -> PolicyStore:

@@ -27,11 +27,11 @@ from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart import advance, guards
 from kcover_ebpf.recovery.restart.context import Cordon, GangPod, RestartInput, Suspension
 from kcover_ebpf.recovery.restart.steps import RestartDetail, Step
-from tests.unit.fake_api_server import Answer, Request, serving
-from tests.unit.guard_inputs import ask, world
-from tests.unit.judged import judged
-from tests.unit.kubeconfigs import kubeconfig
-from tests.unit.report_builders import NOW_S, pod, report
+from tests.unit.support.fake_api_server import Answer, Request, serving
+from tests.unit.support.guard_inputs import ask, world
+from tests.unit.support.judged import judged
+from tests.unit.support.kubeconfigs import kubeconfig
+from tests.unit.support.report_builders import NOW_S, pod, report
 
 BAD = NodeHealth("b", NOW_S, 600, "boot", Result.FAIL, NOW_S, 0, reason="nvml: GPU 3 is lost")
 WELL = replace(BAD, result=Result.PASS, reason=None)

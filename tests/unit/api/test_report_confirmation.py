@@ -18,7 +18,7 @@ from kcover_ebpf.errors import ApiError, Forbidden, NotFound, Unreachable
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankPace, RankSnapshot
 from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
-from tests.unit.report_builders import rank
+from tests.unit.support.report_builders import rank
 
 HUNG = Verdict(VerdictKind.HUNG, Cause.STOPPED)
 STOPPED = rank(0, State.STOPPED, age_s=3.0, world_size=2)

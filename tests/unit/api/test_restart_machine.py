@@ -15,9 +15,9 @@ from kcover_ebpf.api.incident import Phase, RestartMethod, Status
 from kcover_ebpf.recovery.restart import replacement
 from kcover_ebpf.recovery.restart.context import GangPod
 from kcover_ebpf.settings import RestartBudget
-from tests.unit.report_builders import pod
-from tests.unit.simulated_cluster import Sim
-from tests.unit.simulated_world import START_S
+from tests.unit.support.report_builders import pod
+from tests.unit.support.simulated_cluster import Sim
+from tests.unit.support.simulated_world import START_S
 
 
 def story(sim: Sim) -> str:

@@ -30,8 +30,8 @@ from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.verdict import VerdictKind
 from kcover_ebpf.settings import Policy, Settings
 from kcover_ebpf.watching.job_watch import JobWatch
-from tests.unit.report_builders import SELECTOR, pod
-from tests.unit.scripted_job import Stage
+from tests.unit.support.report_builders import SELECTOR, pod
+from tests.unit.support.scripted_job import Stage
 
 NIC = "0000:9a:00.0"
 

@@ -12,8 +12,8 @@ from kcover_ebpf.api.incident import Phase, RestartMethod, RestartRecord
 from kcover_ebpf.api.incident_parts import StuckState
 from kcover_ebpf.model.verdict import Cause, Culprit
 from kcover_ebpf.recovery.restart import context, machine
-from tests.unit.judged import judged
-from tests.unit.simulated_cluster import Sim
+from tests.unit.support.judged import judged
+from tests.unit.support.simulated_cluster import Sim
 
 
 def test_stuck_pods__a_finalizer_is_named_and_no_node_is_cordoned() -> None:

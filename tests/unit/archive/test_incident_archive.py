@@ -14,7 +14,7 @@ from kcover_ebpf.archive.node_part import ArchivedThread, EvidenceTrigger, Group
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.model.traced import GpuKernel, Stack
 from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
-from tests.unit import report_builders as build
+from tests.unit.support import report_builders as build
 
 STATUS = Status(
     verdict=Verdict(kind=VerdictKind.HUNG, cause=Cause.STOPPED),

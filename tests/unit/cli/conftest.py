@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.fake_cluster import FakeCluster, Plugin
-from tests.unit.fake_api_server import serving
-from tests.unit.kubeconfigs import kubeconfig
+from tests.unit.support.fake_api_server import serving
+from tests.unit.support.kubeconfigs import kubeconfig
 
 
 @pytest.fixture

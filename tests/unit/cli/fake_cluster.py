@@ -20,7 +20,7 @@ from kcover_ebpf.api.incident import (
 )
 from kcover_ebpf.cli import kubectl
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
-from tests.unit.fake_api_server import Answer, Request
+from tests.unit.support.fake_api_server import Answer, Request
 
 GROUP = "/apis/kcover.io/v1alpha1"
 STATUS = Status(

@@ -11,8 +11,8 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.cli import kubectl
 from kcover_ebpf.recovery.nodes.node_plan import CLEARED, CORDONED, CORDONED_BY
 from tests.unit.cli.fake_cluster import GROUP, FakeCluster, Plugin
-from tests.unit.fake_api_server import Answer, serving
-from tests.unit.kubeconfigs import kubeconfig
+from tests.unit.support.fake_api_server import Answer, serving
+from tests.unit.support.kubeconfigs import kubeconfig
 
 
 def test_kubectl__a_list_has_a_line_for_each_incident_the_newest_last(plugin: Plugin) -> None:

@@ -20,9 +20,9 @@ from kcover_ebpf.output import archives, part_transfer
 from kcover_ebpf.output.part_transfer import Received, lines_of
 from kcover_ebpf.postmortem import fetch
 from kcover_ebpf.stores.store import part_key
-from tests.unit import incident_archives as build
-from tests.unit.fake_api_server import Answer, Request, serving
-from tests.unit.kubeconfigs import kubeconfig
+from tests.unit.support import incident_archives as build
+from tests.unit.support.fake_api_server import Answer, Request, serving
+from tests.unit.support.kubeconfigs import kubeconfig
 
 WHOLE = build.archive()
 NODES = [part.node for part in WHOLE.parts]

@@ -17,9 +17,9 @@ from kcover_ebpf.api.incident import Incident, JobRef, Phase, Status, object_of,
 from kcover_ebpf.cli import kubectl, kubectl_drill
 from kcover_ebpf.kube import exec as kube_exec
 from kcover_ebpf.model.verdict import Cause, Culprit, Verdict, VerdictKind
-from tests.unit.fake_api_server import Answer, Request, serving
-from tests.unit.fake_exec import agent_pod
-from tests.unit.kubeconfigs import kubeconfig
+from tests.unit.support.fake_api_server import Answer, Request, serving
+from tests.unit.support.fake_exec import agent_pod
+from tests.unit.support.kubeconfigs import kubeconfig
 
 LABEL = "batch.kubernetes.io/job-name"
 INCIDENTS = "/apis/kcover.io/v1alpha1/namespaces/default/incidents"

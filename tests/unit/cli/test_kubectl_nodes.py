@@ -20,9 +20,9 @@ from kcover_ebpf.inspection.result import PartResult
 from kcover_ebpf.kube import exec as kube_exec
 from kcover_ebpf.recovery.nodes.node_health import OFFENCES
 from kcover_ebpf.recovery.nodes.node_plan import BAD_NODE, CORDONED, CORDONED_BY
-from tests.unit.fake_api_server import Answer, Request, serving
-from tests.unit.fake_exec import FakeExec, agent_pod
-from tests.unit.kubeconfigs import kubeconfig
+from tests.unit.support.fake_api_server import Answer, Request, serving
+from tests.unit.support.fake_exec import FakeExec, agent_pod
+from tests.unit.support.kubeconfigs import kubeconfig
 
 NOW = rfc3339.to_text(time.time())
 

@@ -14,8 +14,8 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.incident import Incident, JobRef, Phase, Status, object_of, status_of
 from kcover_ebpf.cli import kubectl, kubectl_restart
 from kcover_ebpf.controller.kcover_events import FIELDS
-from tests.unit.fake_api_server import Answer, Request, serving
-from tests.unit.kubeconfigs import kubeconfig
+from tests.unit.support.fake_api_server import Answer, Request, serving
+from tests.unit.support.kubeconfigs import kubeconfig
 
 LABEL = "batch.kubernetes.io/job-name"
 ARMED = {"kcover.io/cascading-recovery": "true"}

@@ -13,11 +13,11 @@ import pytest
 
 from kcover_ebpf.api import incident, rfc3339
 from kcover_ebpf.cli import kubectl, main
-from tests.unit.fake_api_server import Answer, Request, serving
-from tests.unit.judged import judged
-from tests.unit.kubeconfigs import kubeconfig
-from tests.unit.past_incidents import STOPPED, of, restarted
-from tests.unit.recorded_stage import TAPES
+from tests.unit.support.fake_api_server import Answer, Request, serving
+from tests.unit.support.judged import judged
+from tests.unit.support.kubeconfigs import kubeconfig
+from tests.unit.support.past_incidents import STOPPED, of, restarted
+from tests.unit.support.recorded_stage import TAPES
 
 POLICY = """
 apiVersion: kcover.io/v1alpha1

@@ -13,10 +13,10 @@ from kcover_ebpf.api import agent_lease, fault_report, rfc3339
 from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.fault_report import PodRef
 from kcover_ebpf.cli import kubectl
-from tests.unit.fake_api_server import Answer, Request, serving
-from tests.unit.fake_exec import agent_pod, pod
-from tests.unit.kubeconfigs import kubeconfig
-from tests.unit.report_builders import rank, report
+from tests.unit.support.fake_api_server import Answer, Request, serving
+from tests.unit.support.fake_exec import agent_pod, pod
+from tests.unit.support.kubeconfigs import kubeconfig
+from tests.unit.support.report_builders import rank, report
 
 OLD = "2026-01-01T00:00:00Z"
 

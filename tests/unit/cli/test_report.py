@@ -13,7 +13,7 @@ from kcover_ebpf import cli
 from kcover_ebpf.archive.incident_archive import Archive, packed
 from kcover_ebpf.output import archives
 from kcover_ebpf.output.bundles import write_bundle
-from tests.unit import incident_archives as build
+from tests.unit.support import incident_archives as build
 
 ROOT = Path(__file__).resolve().parents[3]
 TAPE = ROOT / "tests/tapes/locked.tape.gz"

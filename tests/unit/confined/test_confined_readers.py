@@ -39,7 +39,7 @@ from kcover_ebpf.logs.wanted_logs import WantedLog
 from kcover_ebpf.watching import py_spy
 from testbed.driver.fake_ras_server import json_report
 from testbed.driver.recorder_dumps import dump, pickled, steps
-from tests.unit.elf_files import built
+from tests.unit.support.elf_files import built
 from tests.waiting import until
 
 pytestmark = pytest.mark.needs("root")

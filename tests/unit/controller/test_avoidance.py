@@ -26,8 +26,8 @@ from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.model.verdict import Cause, Culprit, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart.machine import RestartContext
-from tests.unit.guard_inputs import world
-from tests.unit.judged import judged
+from tests.unit.support.guard_inputs import world
+from tests.unit.support.judged import judged
 
 NOW_S = 1_767_225_600.0
 

@@ -14,8 +14,8 @@ from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.output import board_page
 from kcover_ebpf.output.board_page import HEADERS, page_of
 from kcover_ebpf.output.job_board import BoardJob, BoardNode, Cell, Mark
-from tests.unit.board_builders import HANG, HUNG, big_jobs, board, incident
-from tests.unit.report_builders import NOW_S
+from tests.unit.support.board_builders import HANG, HUNG, big_jobs, board, incident
+from tests.unit.support.report_builders import NOW_S
 
 HOSTILE = "<script>alert(1)</script>'\"&\u202e\x1b[2J"
 

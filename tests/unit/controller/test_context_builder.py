@@ -14,7 +14,7 @@ from kcover_ebpf.model.rank_snapshot import SocketSnapshot
 from kcover_ebpf.model.verdict import Cause, Certainty, Verdict, VerdictKind
 from kcover_ebpf.recovery.nodes.others import kept_of_node
 from kcover_ebpf.settings import Policy
-from tests.unit.report_builders import rank, report
+from tests.unit.support.report_builders import rank, report
 
 NOW_S = 1_700_000_000.0
 POLICY = Policy()

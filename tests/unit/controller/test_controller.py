@@ -14,7 +14,7 @@ from kcover_ebpf.kube.leader_election import Claim
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.tunables.controller import WRITTEN_SPAN_S
 from kcover_ebpf.tunables.kube import LEASE_DURATION_S, LEASE_GIVE_UP_S
-from tests.unit.fake_clock import FakeClock
+from tests.unit.support.fake_clock import FakeClock
 
 
 def test_work_queue__a_burst_about_one_key_is_handled_once():

@@ -9,7 +9,7 @@ from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.event_recorder import EventRecorder, PendingEvent, name_of
 from kcover_ebpf.errors import ApiError, Conflict, NotFound
 from kcover_ebpf.tunables.controller import EVENT_SETTLE_S
-from tests.unit.fake_clock import FakeClock
+from tests.unit.support.fake_clock import FakeClock
 
 JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u1", "namespace": "ns"}
 POD = {"apiVersion": "v1", "kind": "Pod", "name": "j-0", "uid": "u2", "namespace": "ns"}

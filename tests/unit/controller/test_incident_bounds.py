@@ -13,7 +13,7 @@ from kcover_ebpf.controller import incident_bounds
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.errors import OverBound
 from kcover_ebpf.kube.reflector import Change, Event
-from tests.unit.incident_objects import incident
+from tests.unit.support.incident_objects import incident
 
 
 class Cluster:

@@ -24,8 +24,8 @@ from kcover_ebpf.controller.owners import FoundOwner
 from kcover_ebpf.errors import Conflict, Unreachable
 from kcover_ebpf.recovery.restart.context import TopOwner
 from kcover_ebpf.settings import RestartBudget
-from tests.unit.kept_policies import clear_policies, put_policy
-from tests.unit.report_builders import report
+from tests.unit.support.kept_policies import clear_policies, put_policy
+from tests.unit.support.report_builders import report
 
 NOW_S = 1_000_000.0
 JOB = JobRef("Job", "j", "job-uid", "batch/v1")

@@ -14,7 +14,7 @@ from kcover_ebpf.recovery.nodes.node_plan import BAD_NODE
 from kcover_ebpf.recovery.restart.demand import ANNOTATION
 from kcover_ebpf.settings import Act
 from kcover_ebpf.tunables.controller import TRIGGER_S, TRIGGERS_OF_ONE
-from tests.unit.recovery_events import LABELS, FakePods, asks
+from tests.unit.support.recovery_events import LABELS, FakePods, asks
 
 
 def test_kcover_events__one_namespace_has_a_share_of_the_requests() -> None:

@@ -14,7 +14,7 @@ from kcover_ebpf.errors import ActionError, NotFound
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.restart.context import GangPod, replace_method_of
 from kcover_ebpf.recovery.restart.methods import ReplaceMethod
-from tests.unit.custom_kinds import TRAINING, job_kind, training
+from tests.unit.support.custom_kinds import TRAINING, job_kind, training
 
 
 class FakeServer:

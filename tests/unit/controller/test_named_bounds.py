@@ -33,9 +33,9 @@ from kcover_ebpf.logs.wanted_logs import LogTurn
 from kcover_ebpf.output.metrics import OverBounds
 from kcover_ebpf.tunables.agent import OVER_REPORTED_S
 from kcover_ebpf.tunables.controller import OVER_SAID_S, TRIGGERS_OF_ONE
-from tests.unit.incident_objects import incident
-from tests.unit.kept_policies import policy_object
-from tests.unit.recovery_events import FakePods, asks
+from tests.unit.support.incident_objects import incident
+from tests.unit.support.kept_policies import policy_object
+from tests.unit.support.recovery_events import FakePods, asks
 
 JOB_NAME = "batch.kubernetes.io/job-name"
 ROOT = Path(__file__).parents[3]

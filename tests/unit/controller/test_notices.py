@@ -12,8 +12,8 @@ from kcover_ebpf.controller.notices import Notices
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.notify.target import MessageForm, NotifyTarget
 from kcover_ebpf.tunables.sending import CAUGHT_UP_S
-from tests.unit.fake_api_server import Answer, Request, serving
 from tests.unit.notify.notified_incidents import incident, status
+from tests.unit.support.fake_api_server import Answer, Request, serving
 
 NOW_S = 1_700_000_020.0
 

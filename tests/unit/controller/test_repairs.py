@@ -16,7 +16,7 @@ from kcover_ebpf.recovery import repair
 from kcover_ebpf.recovery.nodes.node_plan import CORDONED, NodeView
 from kcover_ebpf.recovery.repair import RepairLimits, RepairStep, limits_of
 from kcover_ebpf.tunables.recovery import REPAIR_SETTLE_S
-from tests.unit.node_bed import GPU, XID, Bed, F, P
+from tests.unit.support.node_bed import GPU, XID, Bed, F, P
 
 CONTAINER: dict[str, Any] = {
     "name": "repair",

@@ -8,7 +8,7 @@ import pytest
 
 from kcover_ebpf.devices.cuda_dump import CudaDumpError, kernels_of, plain_name
 from kcover_ebpf.model.traced import GpuKernel
-from tests.unit.fake_cuda_dump import code, dump, grid
+from tests.unit.support.fake_cuda_dump import code, dump, grid
 
 NCCL = b"_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LLPv"
 WHOLE = dump(

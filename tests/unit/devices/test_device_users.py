@@ -16,7 +16,7 @@ from kcover_ebpf.facts.devices import (
 from kcover_ebpf.facts.host import ThreadReading, WaitedFile
 from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.tunables.devices import HOLDER_KEPT_NS
-from tests.unit.patience import soon
+from tests.unit.support.patience import soon
 
 NIC = "0000:9a:00.0"
 GPU, UUID = "0000:5d:00.0", "GPU-00112233-4455-6677-8899-aabbccddeeff"

@@ -18,7 +18,7 @@ from kcover_ebpf.devices.ports import Link, PortWatch, parse_links
 from kcover_ebpf.facts.devices import DeviceFault, PortChange
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.devices import RDMA_PERIOD_NS
-from tests.unit.patience import soon
+from tests.unit.support.patience import soon
 
 
 def attribute(kind: int, value: bytes) -> bytes:

@@ -15,9 +15,9 @@ from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.process_state import Effort, State
 from kcover_ebpf.model.rank_snapshot import EffortRates
 from kcover_ebpf.model.roles import Role
-from tests.unit import scripted_job
-from tests.unit.scripted_job import LOCK, Proc, Stage, all_wait, trained
-from tests.unit.thread_samples import FUTEX, POLL, sample, seen
+from tests.unit.support import scripted_job
+from tests.unit.support.scripted_job import LOCK, Proc, Stage, all_wait, trained
+from tests.unit.support.thread_samples import FUTEX, POLL, sample, seen
 
 WAITER = Pid(101)
 TOOL = ("nvidia-smi", "dmon")

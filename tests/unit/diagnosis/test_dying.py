@@ -12,8 +12,8 @@ from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, Certainty, Verdict, VerdictKind
 from kcover_ebpf.settings import Act
-from tests.unit.scripted_job import Proc, Stage, all_wait, trained
-from tests.unit.seen_verdicts import not_working, only_fault
+from tests.unit.support.scripted_job import Proc, Stage, all_wait, trained
+from tests.unit.support.seen_verdicts import not_working, only_fault
 
 
 def strike(stage: Stage, rank: int, number: int = signal.SIGSEGV) -> Proc:

@@ -14,9 +14,9 @@ from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.ids import NS, Inode, Pid
 from kcover_ebpf.model.verdict import Cause, Certainty, Verdict, VerdictKind
 from kcover_ebpf.settings import Act, Policy
-from tests.unit.report_builders import case, report
-from tests.unit.report_builders import rank as reported
-from tests.unit.scripted_job import COLLECTIVE, LOCK, Proc, Stage, trained
+from tests.unit.support.report_builders import case, report
+from tests.unit.support.report_builders import rank as reported
+from tests.unit.support.scripted_job import COLLECTIVE, LOCK, Proc, Stage, trained
 
 SOCKET = WaitedFile(10, "socket", "socket:[1]", Inode(1), "", "")
 BUCKET = WaitedFile(9, "file", "/mnt/bucket/checkpoint.pt", Inode(5), "0:55", "fuse")

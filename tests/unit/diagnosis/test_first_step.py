@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kcover_ebpf.model.verdict import Cause
-from tests.unit.scripted_job import COLLECTIVE, LOCK, Stage
-from tests.unit.seen_verdicts import not_working
+from tests.unit.support.scripted_job import COLLECTIVE, LOCK, Stage
+from tests.unit.support.seen_verdicts import not_working
 
 
 def come(stage: Stage, ranks: range, but: int) -> None:

@@ -16,9 +16,9 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.rank_snapshot import GpuSnapshot
 from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.settings import Act
-from tests.unit.gpu_ranks import Gpu
-from tests.unit.report_builders import NOW_S, rank
-from tests.unit.scripted_job import Stage
+from tests.unit.support.gpu_ranks import Gpu
+from tests.unit.support.report_builders import NOW_S, rank
+from tests.unit.support.scripted_job import Stage
 
 LOW = GpuSnapshot(("0000:5d:00.0",), GpuUse.LOW_POWER, 12.0, 150.0)
 IDLE = GpuSnapshot(("0000:5e:00.0",), GpuUse.IDLE, 9.0, 71.0)

@@ -13,8 +13,8 @@ from kcover_ebpf.facts.kernel import SignalSent
 from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.settings import Act
-from tests.unit.scripted_job import LOCK, Proc, Stage, all_wait
-from tests.unit.seen_verdicts import faults
+from tests.unit.support.scripted_job import LOCK, Proc, Stage, all_wait
+from tests.unit.support.seen_verdicts import faults
 
 LAUNCHER = 50
 

@@ -16,8 +16,8 @@ from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.verdict import Cause, Culprit, VerdictKind
 from kcover_ebpf.output.formatting import verdict_object
 from kcover_ebpf.settings import Act, Policy
-from tests.unit.scripted_job import BARRIER, LOCK, Proc, Stage, all_wait, trained
-from tests.unit.seen_verdicts import not_working
+from tests.unit.support.scripted_job import BARRIER, LOCK, Proc, Stage, all_wait, trained
+from tests.unit.support.seen_verdicts import not_working
 
 
 def every(stage: Stage, mode: str) -> None:

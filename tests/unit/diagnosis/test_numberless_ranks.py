@@ -9,7 +9,7 @@ from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.facts.kernel import SampleRequest, SocketSample
 from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.model.verdict import Cause, VerdictKind
-from tests.unit.scripted_job import LOCK, Proc, Stage
+from tests.unit.support.scripted_job import LOCK, Proc, Stage
 
 STARTER = 50
 FORKED = ("python3", "train.py")

@@ -12,7 +12,7 @@ from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
-from tests.unit.scripted_job import Proc, Stage
+from tests.unit.support.scripted_job import Proc, Stage
 
 
 def waiting(present: list[int], world: int, environ: dict[str, str], mode: str = "futex") -> Stage:

@@ -14,7 +14,7 @@ from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.tunables.trace import STALL_S
-from tests.unit.scripted_job import COLLECTIVE, LOCK, START_NS, Proc, Stage
+from tests.unit.support.scripted_job import COLLECTIVE, LOCK, START_NS, Proc, Stage
 
 
 class TracedStage:

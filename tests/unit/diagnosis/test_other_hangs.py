@@ -13,10 +13,10 @@ from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.settings import Act, Policy
-from tests.unit.outside_waits import passes
-from tests.unit.scripted_job import LOCK, Proc, Stage, all_wait, pipe, trained
-from tests.unit.seen_verdicts import faults
-from tests.unit.wired_stage import Wired, all_become
+from tests.unit.support.outside_waits import passes
+from tests.unit.support.scripted_job import LOCK, Proc, Stage, all_wait, pipe, trained
+from tests.unit.support.seen_verdicts import faults
+from tests.unit.support.wired_stage import Wired, all_become
 
 _SPAWNED = (
     "/usr/bin/python3",

@@ -15,10 +15,10 @@ from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.settings import Act, Policy
 from kcover_ebpf.tunables.certainty import CERTAIN_RATE
 from kcover_ebpf.tunables.diagnosis import LONE_FLOOR_S
-from tests.unit.outside_waits import passes
-from tests.unit.scripted_job import LOCK, Proc, Stage, all_wait, pipe, trained
-from tests.unit.seen_verdicts import faults
-from tests.unit.wired_stage import outside, unanswered
+from tests.unit.support.outside_waits import passes
+from tests.unit.support.scripted_job import LOCK, Proc, Stage, all_wait, pipe, trained
+from tests.unit.support.seen_verdicts import faults
+from tests.unit.support.wired_stage import outside, unanswered
 
 _SOCKET = WaitedFile(77, "socket", "socket:[777]", Inode(777), "", "")
 _PATIENCE_S = min(LONE_FLOOR_S, Policy().storage_patience_s)

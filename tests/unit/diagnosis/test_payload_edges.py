@@ -14,9 +14,9 @@ from kcover_ebpf.ids import NS, Inode, Pid
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.settings import Act, Policy
 from kcover_ebpf.tunables.diagnosis import PAYLOAD_RATE
-from tests.unit.scripted_job import LOCK, Stage
-from tests.unit.seen_verdicts import faults
-from tests.unit.wired_stage import NOTHING, Wired, all_become, outside, unanswered
+from tests.unit.support.scripted_job import LOCK, Stage
+from tests.unit.support.seen_verdicts import faults
+from tests.unit.support.wired_stage import NOTHING, Wired, all_become, outside, unanswered
 
 
 def payload_of(stage: Stage, pid: int) -> set[int]:

@@ -34,8 +34,8 @@ from kcover_ebpf.tunables.host import SUSPICIOUS_SPREAD
 from kcover_ebpf.tunables.stragglers import SLOT_SPREAD_S
 from kcover_ebpf.watching.judging import InputRecorder
 from kcover_ebpf.watching.loop import Sensor
-from tests.unit.fake_thread_reader import FakeThreadReader
-from tests.unit.scripted_job import Stage
+from tests.unit.support.fake_thread_reader import FakeThreadReader
+from tests.unit.support.scripted_job import Stage
 
 RANKS = (100, 101)
 

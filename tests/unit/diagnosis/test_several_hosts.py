@@ -13,8 +13,8 @@ from kcover_ebpf.gang.rank_report import paces_of
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, VerdictKind
 from kcover_ebpf.settings import Policy
-from tests.unit.scripted_job import LOCK, Proc, Stage
-from tests.unit.wired_stage import NOTHING
+from tests.unit.support.scripted_job import LOCK, Proc, Stage
+from tests.unit.support.wired_stage import NOTHING
 
 TORCHRUN = "LOCAL_WORLD_SIZE"
 OPEN_MPI = "OMPI_COMM_WORLD_LOCAL_SIZE"

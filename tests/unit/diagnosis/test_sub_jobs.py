@@ -7,9 +7,9 @@ import pytest
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.settings import Policy
-from tests.unit.link_builders import edge
-from tests.unit.scripted_job import LOCK, Proc, Stage
-from tests.unit.seen_verdicts import ended, faults, not_working
+from tests.unit.support.link_builders import edge
+from tests.unit.support.scripted_job import LOCK, Proc, Stage
+from tests.unit.support.seen_verdicts import ended, faults, not_working
 
 PORTS = 29_501, 29_502
 HUNG = 202

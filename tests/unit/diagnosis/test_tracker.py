@@ -8,8 +8,8 @@ from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.verdict import Cause, Culprit, VerdictKind
-from tests.unit.scripted_job import BARRIER, LOCK, Stage, all_wait, trained
-from tests.unit.seen_verdicts import not_working
+from tests.unit.support.scripted_job import BARRIER, LOCK, Stage, all_wait, trained
+from tests.unit.support.seen_verdicts import not_working
 
 
 def train_again(stage: Stage, seconds: float = 15) -> None:

@@ -11,7 +11,15 @@ from kcover_ebpf.facts.host import StorageState, WaitedFile
 from kcover_ebpf.ids import NS, Inode
 from kcover_ebpf.model.verdict import Cause, Certainty, VerdictKind
 from kcover_ebpf.settings import Act, Policy
-from tests.unit.scripted_job import BARRIER, COLLECTIVE, LOCK, Proc, Stage, all_wait, trained
+from tests.unit.support.scripted_job import (
+    BARRIER,
+    COLLECTIVE,
+    LOCK,
+    Proc,
+    Stage,
+    all_wait,
+    trained,
+)
 
 FAULTS: dict[str, tuple[Callable[[Stage, Proc], None], Cause]] = {
     "lock": (lambda s, p: s.become(p, "futex", stack=LOCK), Cause.BLOCKED_LOCK),

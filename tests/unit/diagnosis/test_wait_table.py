@@ -11,7 +11,7 @@ from kcover_ebpf.facts.host import CodeSeen, ThreadReading
 from kcover_ebpf.facts.kernel import ProcessExec
 from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.model.verdict import WaitRow
-from tests.unit.scripted_job import LOCK, Proc, Stage, all_wait, pipe, trained
+from tests.unit.support.scripted_job import LOCK, Proc, Stage, all_wait, pipe, trained
 
 
 def rows_after(stage: Stage, seconds: float) -> list[WaitRow]:

@@ -6,7 +6,7 @@ import pytest
 
 from kcover_ebpf.facts.kernel import ProcessExec
 from kcover_ebpf.ids import NS, Pid
-from tests.unit.scripted_job import Proc, Stage
+from tests.unit.support.scripted_job import Proc, Stage
 
 
 @pytest.fixture

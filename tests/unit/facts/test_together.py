@@ -9,9 +9,9 @@ import pytest
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.verdict import Cause
-from tests.unit.link_builders import edge
-from tests.unit.scripted_job import Proc, Stage, all_wait
-from tests.unit.seen_verdicts import faults, only_fault
+from tests.unit.support.link_builders import edge
+from tests.unit.support.scripted_job import Proc, Stage, all_wait
+from tests.unit.support.seen_verdicts import faults, only_fault
 
 TRIALS = range(100, 104)
 

@@ -18,9 +18,9 @@ from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.log_files import Chunk
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart import guards
-from tests.unit import crash_logs
-from tests.unit.crash_logs import logged
-from tests.unit.report_builders import NOW_S, case, local, pod, rank, report
+from tests.unit.support import crash_logs
+from tests.unit.support.crash_logs import logged
+from tests.unit.support.report_builders import NOW_S, case, local, pod, rank, report
 
 RANKS = 64
 CULPRIT = 17

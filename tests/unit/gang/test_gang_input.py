@@ -10,7 +10,7 @@ from kcover_ebpf.api.fault_report import PodRef
 from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, Culprit, EvidenceKind, VerdictKind
-from tests.unit.report_builders import case, local, rank, report
+from tests.unit.support.report_builders import case, local, rank, report
 
 CRASH = local(VerdictKind.CRASHED, Cause.SEGFAULT, 0, 0.1, EvidenceKind.EVENT)
 CALM = tuple(

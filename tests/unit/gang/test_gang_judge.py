@@ -14,7 +14,7 @@ from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.model.process_state import Effort, State
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, VerdictKind
-from tests.unit.report_builders import LOCK, NOW_S, case, local, pod, rank, report, wire
+from tests.unit.support.report_builders import LOCK, NOW_S, case, local, pod, rank, report, wire
 
 WAITING = (rank(0), rank(2)), (rank(1), rank(3))
 BLOCKED = rank(1, State.LOCK, 7.0, stack=LOCK)

@@ -27,8 +27,8 @@ from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.closing import is_suspected, why_calm
 from kcover_ebpf.tunables.agent import COMPARED_HEARTBEAT_S, HEARTBEAT_S
 from kcover_ebpf.tunables.stragglers import FASTER
-from tests.unit.kept_incidents import KEY, LABELS, World
-from tests.unit.report_builders import NOW_S, SELECTOR, case, local, pod, report
+from tests.unit.support.kept_incidents import KEY, LABELS, World
+from tests.unit.support.report_builders import NOW_S, SELECTOR, case, local, pod, report
 
 SLOT = slot_of(NOW_S)
 

@@ -14,7 +14,7 @@ from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.settings import Policy
-from tests.unit.report_builders import COLLECTIVE, LOCK, NOW_S, case, rank, report, wire
+from tests.unit.support.report_builders import COLLECTIVE, LOCK, NOW_S, case, rank, report, wire
 
 
 def on_two_nodes(*ranks: RankSnapshot, late_s: float = 0.5, **more) -> list[ReceivedReport]:

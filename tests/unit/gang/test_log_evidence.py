@@ -21,8 +21,8 @@ from kcover_ebpf.model.verdict import (
     Verdict,
     VerdictKind,
 )
-from tests.unit.log_builders import BUG, NODES, log, seen
-from tests.unit.report_builders import NOW_S, case, local, rank, report
+from tests.unit.support.log_builders import BUG, NODES, log, seen
+from tests.unit.support.report_builders import NOW_S, case, local, rank, report
 
 SINCE_S = NOW_S - 2.0
 ECC = LogFinding("cuda_ecc", "hardware", "fatal", 1, 1.0, "the GPU's memory failed", "drain it")

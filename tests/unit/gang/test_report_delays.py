@@ -17,7 +17,7 @@ from kcover_ebpf.gang.report_delays import Delays
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.settings import Policy
-from tests.unit.report_builders import NOW_S, SELECTOR, pod, rank, report
+from tests.unit.support.report_builders import NOW_S, SELECTOR, pod, rank, report
 
 NODES = ("n0", "n1", "n2", "n3")
 late = st.lists(st.floats(0.0, 2.0), min_size=4, max_size=4)

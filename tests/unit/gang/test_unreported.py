@@ -12,8 +12,8 @@ from kcover_ebpf.api.incident import Phase
 from kcover_ebpf.api.pods import Container, ContainerEnd, ContainerKind, Pod
 from kcover_ebpf.gang.unreported import Span, unreported
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
-from tests.unit.kept_incidents import KEY, LABELS, NOW_S, World
-from tests.unit.kept_policies import put_policy
+from tests.unit.support.kept_incidents import KEY, LABELS, NOW_S, World
+from tests.unit.support.kept_policies import put_policy
 
 
 def pod(index: int, end: ContainerEnd | None = None, **more: Any) -> Pod:

@@ -16,8 +16,8 @@ from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.restart.guards import decide
 from kcover_ebpf.settings import Policy
-from tests.unit.guard_inputs import ask, world
-from tests.unit.report_builders import NOW_S, pod, rank, report, wire
+from tests.unit.support.guard_inputs import ask, world
+from tests.unit.support.report_builders import NOW_S, pod, rank, report, wire
 
 NODES = ("n0", "n1", "n2", "n3")
 UP = {name: NodeState(name) for name in NODES}

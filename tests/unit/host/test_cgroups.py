@@ -13,7 +13,7 @@ from kcover_ebpf.errors import UsageError
 from kcover_ebpf.host import cgroups, process_tree, terminate
 from kcover_ebpf.host.cgroups import CgroupTarget, Hierarchy
 from kcover_ebpf.host.process_tree import PidTarget
-from tests.unit.patience import soon
+from tests.unit.support.patience import soon
 
 V2 = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
 HYBRID = """\

@@ -14,7 +14,7 @@ import pytest
 
 from kcover_ebpf.host import elf_functions
 from kcover_ebpf.host.elf_functions import ElfError, function_offsets
-from tests.unit.elf_files import built
+from tests.unit.support.elf_files import built
 
 pytestmark = pytest.mark.needs("gcc")
 NAMES = ("ncclAllReduce", "ncclSend", "ncclCommInitRank")

@@ -17,7 +17,7 @@ from kcover_ebpf.inspection import runner
 from kcover_ebpf.inspection.checks import nvidia_smi
 from kcover_ebpf.inspection.options import InspectionOptions
 from testbed.skips import ROOT
-from tests.unit.inspection_hosts import found, pci_device
+from tests.unit.support.inspection_hosts import found, pci_device
 
 pytestmark = pytest.mark.needs("gcc", "root")
 

@@ -12,7 +12,7 @@ from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.host.identities import Identities
 from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.ids import Pid
-from tests.unit.patience import soon
+from tests.unit.support.patience import soon
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from kcover_ebpf.host.proc_text import code_mappings
 from kcover_ebpf.host.stack_words import ProcessMemory, read_memory
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.host import MAPS_AGE_S, MAPS_LONGEST_S
-from tests.unit.children import child_in
+from tests.unit.support.children import child_in
 
 pytestmark = pytest.mark.needs("root")
 

@@ -21,9 +21,9 @@ from kcover_ebpf.host.blocked_call import kind_of, parse_locks
 from kcover_ebpf.host.procfs import boottime_ns
 from kcover_ebpf.host.thread_reader import ThreadReader, ThreadReadings
 from kcover_ebpf.ids import Inode, Pid, Tid
-from tests.unit.children import child_in
-from tests.unit.patience import soon
-from tests.unit.thread_readings import reading_in, reading_of
+from tests.unit.support.children import child_in
+from tests.unit.support.patience import soon
+from tests.unit.support.thread_readings import reading_in, reading_of
 
 pytestmark = pytest.mark.needs("root")
 

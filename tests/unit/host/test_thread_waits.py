@@ -8,7 +8,7 @@ import pytest
 from kcover_ebpf.facts.host import ReadingRequest
 from kcover_ebpf.host.thread_reader import ThreadReader, ThreadReadings
 from kcover_ebpf.ids import Pid, Tid
-from tests.unit.children import child_in
+from tests.unit.support.children import child_in
 
 pytestmark = pytest.mark.needs("root")
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.unit.thread_readings import reading_in
+from tests.unit.support.thread_readings import reading_in
 
 pytestmark = pytest.mark.needs("root")
 

@@ -10,7 +10,7 @@ import pytest
 from kcover_ebpf import cli
 from kcover_ebpf.inspection.registry import CHECKS, chosen
 from kcover_ebpf.inspection.result import Cost
-from tests.unit.inspection_hosts import tool
+from tests.unit.support.inspection_hosts import tool
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -26,7 +26,7 @@ from kcover_ebpf.inspection.result import (
     passed,
     warned,
 )
-from tests.unit.inspection_hosts import tool
+from tests.unit.support.inspection_hosts import tool
 
 OPTIONS = InspectionOptions()
 Find = Callable[[InspectionOptions], Iterator[CheckFinding]]

@@ -17,7 +17,7 @@ from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import CheckFinding, failed, passed
 from kcover_ebpf.inspection.round import RoundOptions
 from kcover_ebpf.recovery.nodes.node_health import FailedCheck, inspected
-from tests.unit.inspection_hosts import pci_device
+from tests.unit.support.inspection_hosts import pci_device
 
 GPU, OTHER = "0000:5d:00.0", "0000:5e:00.0"
 ECC = failed(f"GPU 0 ({GPU}): uncorrected ECC errors", "reset it", GPU)

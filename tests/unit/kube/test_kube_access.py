@@ -17,8 +17,8 @@ from kcover_ebpf.kube.access import Access, OfficialAccess, PodAccess
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.kube import TOKEN_S
-from tests.unit.certificates import certificate
-from tests.unit.fake_api_server import Answer, FakeApiServer, serving
+from tests.unit.support.certificates import certificate
+from tests.unit.support.fake_api_server import Answer, FakeApiServer, serving
 
 CLIENT = """
 import sys

@@ -21,8 +21,8 @@ from kcover_ebpf.errors import (
     UsageError,
 )
 from kcover_ebpf.kube.client import ApiClient, connect
-from tests.unit.fake_api_server import Answer, FakeApiServer, Request, serving
-from tests.unit.kubeconfigs import SECRET, kubeconfig
+from tests.unit.support.fake_api_server import Answer, FakeApiServer, Request, serving
+from tests.unit.support.kubeconfigs import SECRET, kubeconfig
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from kcover_ebpf.errors import ApiError
 from kcover_ebpf.kube.access import PodAccess
 from kcover_ebpf.kube.kubelet import Kubelet
-from tests.unit.certificates import certificate
-from tests.unit.fake_api_server import Answer, FakeApiServer, Request, serving
+from tests.unit.support.certificates import certificate
+from tests.unit.support.fake_api_server import Answer, FakeApiServer, Request, serving
 
 PATH = "/var/lib/kubelet/checkpoints/checkpoint-llm-0_ml-main-2026.tar"
 ANSWERS = {

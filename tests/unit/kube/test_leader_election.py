@@ -11,7 +11,7 @@ from kcover_ebpf.errors import ApiError, Conflict, NotFound, Unreachable
 from kcover_ebpf.kube import leader_election
 from kcover_ebpf.kube.leader_election import LeaderElector
 from kcover_ebpf.tunables.kube import LEASE_DURATION_S, LEASE_GIVE_UP_S
-from tests.unit.fake_clock import FakeClock
+from tests.unit.support.fake_clock import FakeClock
 
 NAME = "lease"
 

@@ -18,7 +18,7 @@ from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.log_files import Chunk
 from kcover_ebpf.logs.reader import LogReader, Match
 from kcover_ebpf.logs.rules import Concerns, Severity
-from tests.unit.log_corpus import ROWS
+from tests.unit.support.log_corpus import ROWS
 
 XIDS = [
     "NVRM: Xid (PCI:0000:0a:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000)",

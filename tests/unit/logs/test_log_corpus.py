@@ -10,7 +10,7 @@ from kcover_ebpf.logs import rules
 from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.reader import LogReader, Match
 from kcover_ebpf.logs.rules import Concerns, Severity
-from tests.unit.log_corpus import CORPUS, ROWS
+from tests.unit.support.log_corpus import CORPUS, ROWS
 
 NEAR_MISSES = [(Source(row["log"]), row["text"], row.get("rule")) for row in CORPUS["near_misses"]]
 XIDS = ("xid_", "sxid_")

@@ -6,8 +6,8 @@ import pytest
 
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.verdict import Cause, VerdictKind
-from tests.unit.gpu_ranks import DOUBTFUL, SAVED, Gpu
-from tests.unit.seen_verdicts import ended, faults
+from tests.unit.support.gpu_ranks import DOUBTFUL, SAVED, Gpu
+from tests.unit.support.seen_verdicts import ended, faults
 
 
 def test_clock_waits__a_lone_rank_that_only_asks_the_clock_is_seen_to_train() -> None:

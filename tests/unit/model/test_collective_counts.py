@@ -18,7 +18,7 @@ from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.settings import Policy
-from tests.unit.report_builders import LOCK, NOW_S, pod, rank, report
+from tests.unit.support.report_builders import LOCK, NOW_S, pod, rank, report
 
 PER_NODE, WORLD = 8, 32
 NAMES = tuple(f"n{number}" for number in range(WORLD // PER_NODE))

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from kcover_ebpf.model.verdict import Cause, VerdictKind
-from tests.unit.scripted_job import LOCK, Proc, Stage, all_wait, trained
-from tests.unit.seen_verdicts import faults
+from tests.unit.support.scripted_job import LOCK, Proc, Stage, all_wait, trained
+from tests.unit.support.seen_verdicts import faults
 
 
 def side_threads(stage: Stage) -> None:

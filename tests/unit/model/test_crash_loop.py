@@ -8,7 +8,7 @@ import pytest
 
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
-from tests.unit.scripted_job import Proc, Stage, trained
+from tests.unit.support.scripted_job import Proc, Stage, trained
 
 _ROUNDS = 23
 

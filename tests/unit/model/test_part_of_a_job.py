@@ -3,7 +3,7 @@
 import pytest
 
 from kcover_ebpf.model.verdict import Cause, VerdictKind
-from tests.unit.scripted_job import Stage
+from tests.unit.support.scripted_job import Stage
 
 
 def trained(world: int, here: int | None) -> Stage:

@@ -8,8 +8,8 @@ import pytest
 
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, Verdict, VerdictKind
-from tests.unit.scripted_job import BARRIER, LOCK, all_wait, trained
-from tests.unit.seen_verdicts import not_working
+from tests.unit.support.scripted_job import BARRIER, LOCK, all_wait, trained
+from tests.unit.support.seen_verdicts import not_working
 
 
 def aborted_while_waiting(world: int, odd: int) -> Verdict:

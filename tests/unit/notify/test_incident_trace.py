@@ -19,8 +19,8 @@ from kcover_ebpf.notify.metrics_pusher import MetricsPusher
 from kcover_ebpf.notify.otlp import metrics_bytes, trace_bytes
 from kcover_ebpf.notify.sending import Sender
 from kcover_ebpf.notify.target import MessageForm, NotifyTarget, targets_of
-from tests.unit import incident_archives as build
 from tests.unit.notify.notified_incidents import incident, status
+from tests.unit.support import incident_archives as build
 
 BEGIN_S = build.BEGIN_S
 

@@ -15,8 +15,8 @@ from kcover_ebpf.notify.message import Message
 from kcover_ebpf.notify.notifier import Notifier
 from kcover_ebpf.notify.sending import Sender
 from kcover_ebpf.notify.target import MessageForm, NotifyTarget
-from tests.unit.fake_api_server import Answer, Request, serving
 from tests.unit.notify.notified_incidents import incident, status
+from tests.unit.support.fake_api_server import Answer, Request, serving
 from tests.waiting import until
 
 SLACK, PAGER = (

@@ -12,9 +12,9 @@ from kcover_ebpf.errors import NotSent
 from kcover_ebpf.notify.message import message_of
 from kcover_ebpf.notify.sending import Sender
 from kcover_ebpf.notify.target import MessageForm, NotifyTarget, Security
-from tests.unit.fake_api_server import Answer, Request, serving
 from tests.unit.notify.mail_server import MailServer, mail_server
 from tests.unit.notify.notified_incidents import incident, status
+from tests.unit.support.fake_api_server import Answer, Request, serving
 
 MESSAGE = message_of(incident(), status())
 

@@ -11,8 +11,8 @@ from kcover_ebpf.api.incident import Phase, RestartAction, RestartMethod
 from kcover_ebpf.model.rank_snapshot import RankPace
 from kcover_ebpf.output.board_text import changes, lines_of, object_of
 from kcover_ebpf.output.job_board import BoardJob, Mark
-from tests.unit.board_builders import HANG, HUNG, big_jobs, board, incident
-from tests.unit.report_builders import NOW_S, rank, report
+from tests.unit.support.board_builders import HANG, HUNG, big_jobs, board, incident
+from tests.unit.support.report_builders import NOW_S, rank, report
 
 
 def marks(job: BoardJob) -> dict[str, Mark]:

@@ -44,7 +44,7 @@ from kcover_ebpf.output.metrics import (
     parse_address,
 )
 from kcover_ebpf.settings import Act
-from tests.unit.fake_clock import FakeClock
+from tests.unit.support.fake_clock import FakeClock
 
 VERDICT = Verdict(VerdictKind.HUNG, Cause.STOPPED, 103.5, 100.0, job="j", incident="j-1")
 TAKEN = ProbeStatus("threads", "sample_threads", True, "", "waits")

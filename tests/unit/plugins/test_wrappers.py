@@ -10,7 +10,7 @@ import pytest
 
 from kcover_ebpf.host import cgroups
 from plugins import dcgmi, nccl_tests
-from tests.unit.inspection_hosts import pci_device, tool
+from tests.unit.support.inspection_hosts import pci_device, tool
 
 PASS, FAIL, UNKNOWN = 0, 1, 2
 

@@ -14,8 +14,8 @@ from kcover_ebpf.archive.manifest import MissingPart
 from kcover_ebpf.model.verdict import Cause, Culprit
 from kcover_ebpf.postmortem.page import chrome_trace_of, page_of
 from kcover_ebpf.postmortem.render import after, html_of
-from tests.unit import incident_archives as build
-from tests.unit.judged import judged
+from tests.unit.support import incident_archives as build
+from tests.unit.support.judged import judged
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 

@@ -16,7 +16,7 @@ from kcover_ebpf.archive.incident_archive import Archive
 from kcover_ebpf.cli.report import page_text
 from testbed.driver.browser import Browser, browser
 from testbed.driver.cluster import until
-from tests.unit import incident_archives as build
+from tests.unit.support import incident_archives as build
 
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.timeout(300, func_only=True)]
 LONG = "x" * 300

@@ -21,7 +21,7 @@ from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery import closing
 from kcover_ebpf.recovery.restart.context import TopOwner
-from tests.unit.report_builders import local, report
+from tests.unit.support.report_builders import local, report
 
 NOW_S = 1_000_000.0
 JOB = JobRef("Job", "j", "job-uid", "batch/v1")

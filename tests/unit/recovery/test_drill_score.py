@@ -10,8 +10,8 @@ from kcover_ebpf.api.drill import DrillEnd, DrillFault, DrillOver, Injected
 from kcover_ebpf.api.incident import Incident, JobRef, Phase, Status
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.recovery.drill_score import score
-from tests.unit import report_builders as build
-from tests.unit.judged import judged
+from tests.unit.support import report_builders as build
+from tests.unit.support.judged import judged
 
 INJECTED = Injected(DrillFault.STOP, 77, 1000.0, rank=3)
 HIT = replace(build.pod(3), name="j-3", node="n1", address="10.1.0.3")

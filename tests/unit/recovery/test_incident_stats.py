@@ -11,7 +11,7 @@ from kcover_ebpf.api.incident import Incident, JobRef, Lost, Phase, RestartMetho
 from kcover_ebpf.api.incident_parts import JobSize, LoggedWork
 from kcover_ebpf.model.verdict import Cause, Culprit, Verdict, VerdictKind
 from kcover_ebpf.recovery.incident_stats import UNNAMED, stats_of
-from tests.unit.judged import judged
+from tests.unit.support.judged import judged
 
 DAY_S = 86400.0
 NOW_S = 1_700_000_000.0

@@ -12,8 +12,8 @@ from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.recovery.restart.guards import NOT_ARMED, ClusterLimits
 from kcover_ebpf.recovery.simulation import Difference, PastIncident, SimulatedIncident, simulated
 from kcover_ebpf.settings import RestartBudget
-from tests.unit.judged import judged
-from tests.unit.past_incidents import AT_S, INFERRED, STOPPED, of, opened, restarted
+from tests.unit.support.judged import judged
+from tests.unit.support.past_incidents import AT_S, INFERRED, STOPPED, of, opened, restarted
 
 DEFAULTS = FaultPolicy()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.fields import Record, parse, records, unused, uses
+from tests.unit.support.fields import Record, parse, records, unused, uses
 
 _OPTION = "its default is the program's own; tests give another"
 _POLICY = "read from a policy, which users write"

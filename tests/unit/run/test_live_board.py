@@ -18,8 +18,8 @@ from kcover_ebpf.run import terminal_table
 from kcover_ebpf.run.live_board import BoardSink, board_of_run
 from kcover_ebpf.run.sinks import Out
 from kcover_ebpf.settings import Act
-from tests.unit.scripted_job import Stage
-from tests.unit.terminals import everything, resize
+from tests.unit.support.scripted_job import Stage
+from tests.unit.support.terminals import everything, resize
 
 
 def stopped(stage: Stage) -> Verdict:

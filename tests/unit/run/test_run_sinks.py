@@ -25,7 +25,7 @@ from kcover_ebpf.run.bundle import BundleThread
 from kcover_ebpf.run.sinks import Announcer, JsonSink, Out, Recent, Sink, TextSink
 from kcover_ebpf.settings import Act, Policy
 from kcover_ebpf.trace import tcp_connections
-from tests.unit.terminals import everything, resize
+from tests.unit.support.terminals import everything, resize
 
 WORKING = Verdict(VerdictKind.WORKING, Cause.TRAINING, time_s=100.25, since_s=90.0, job="j")
 HUNG = Verdict(

@@ -11,7 +11,7 @@ from kcover_ebpf.stores.folder_store import FolderStore
 from kcover_ebpf.stores.s3_store import S3Store, credentials_in, credentials_of
 from kcover_ebpf.stores.sigv4 import Credentials
 from kcover_ebpf.stores.store import StoreAddress, part_key, store_address
-from tests.unit.fake_api_server import Answer, serving
+from tests.unit.support.fake_api_server import Answer, serving
 
 
 def test_store_address__a_bucket_with_a_prefix_or_a_folder() -> None:

@@ -15,7 +15,7 @@ from kcover_ebpf.output import archives
 from kcover_ebpf.output.bundles import bundle_name, write_bundle
 from kcover_ebpf.stores.uploader import Uploader, UploadMetrics, UploadResult
 from kcover_ebpf.tunables.sending import COPIED_MOST_BYTES, LONGEST_RETRY_S, RETRY_S, SEARCH_S
-from tests.unit import incident_archives as build
+from tests.unit.support import incident_archives as build
 
 PART = build.archive().parts[0]
 

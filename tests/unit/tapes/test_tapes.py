@@ -26,8 +26,8 @@ from kcover_ebpf.settings import Act
 from kcover_ebpf.tapes.entries import MOST_LINE_BYTES, SCHEMA, Ask, End, Hold, Judge, Look, Start
 from kcover_ebpf.tapes.reader import TapeReader
 from kcover_ebpf.tapes.writer import TapeWriter
-from tests.unit.recorded_stage import HEADER, SCRIPTS, TAPES, record, reported
-from tests.unit.scripted_job import Stage
+from tests.unit.support.recorded_stage import HEADER, SCRIPTS, TAPES, record, reported
+from tests.unit.support.scripted_job import Stage
 
 HEAD = json.dumps({"schema": SCHEMA, "version": "9", "machine": "x86_64", "policy": {}}).encode()
 HEAD = HEAD[:-1] + b',"act":"observe","names":false}\n'

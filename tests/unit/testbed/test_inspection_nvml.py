@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from testbed.driver import nvml_stub
-from tests.unit.inspection_hosts import pci_device
+from tests.unit.support.inspection_hosts import pci_device
 
 pytestmark = pytest.mark.needs("gcc", "nvidia-ml-py")
 

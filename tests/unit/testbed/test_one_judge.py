@@ -15,7 +15,7 @@ from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
 from testbed.driver.recorder_dumps import steps
-from tests.unit.job_stories import (
+from tests.unit.support.job_stories import (
     STORIES,
     all_wait,
     behind_at_a_lock,
@@ -25,10 +25,10 @@ from tests.unit.job_stories import (
     others,
     stopped,
 )
-from tests.unit.recorder_builders import record
-from tests.unit.report_builders import case
-from tests.unit.scripted_job import LOCK
-from tests.unit.two_nodes import NODES, Agent, Recorded, on_one_host, on_two_nodes, recorded
+from tests.unit.support.recorder_builders import record
+from tests.unit.support.report_builders import case
+from tests.unit.support.scripted_job import LOCK
+from tests.unit.support.two_nodes import NODES, Agent, Recorded, on_one_host, on_two_nodes, recorded
 
 
 @pytest.mark.parametrize(("act", "kind", "cause", "rank"), STORIES.values(), ids=STORIES)

@@ -14,7 +14,7 @@ from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.trace.describe_call import CallDetails, WaitTarget, in_detail
-from tests.unit.thread_samples import sample
+from tests.unit.support.thread_samples import sample
 
 WORD = 0x7F00DEAD0010
 ARGS = (WORD, 0x80, 2, 0, 0, 0)

@@ -13,7 +13,7 @@ import pytest
 
 from kcover_ebpf.model.traced import GpuKernel
 from kcover_ebpf.trace.gpu_kernels import KernelReading
-from tests.unit.fake_cuda_dump import DRIVER, FLAGS, SECRET, code, dump, grid
+from tests.unit.support.fake_cuda_dump import DRIVER, FLAGS, SECRET, code, dump, grid
 
 Start = Callable[..., int]
 

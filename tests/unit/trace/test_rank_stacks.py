@@ -13,7 +13,7 @@ from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.trace import rank_stacks
 from kcover_ebpf.trace.stack_helpers import Frames
-from tests.unit import report_builders as build
+from tests.unit.support import report_builders as build
 
 FIRST = 9_000_000
 """No process has such a number."""

@@ -16,7 +16,7 @@ from kcover_ebpf.trace import show
 from kcover_ebpf.trace.gang import agent_pods, remote
 from kcover_ebpf.trace.options import TraceOptions
 from kcover_ebpf.trace.records import parse
-from tests.unit.fake_exec import (
+from tests.unit.support.fake_exec import (
     UIDS,
     FakeExec,
     FakeExecServer,

@@ -20,9 +20,9 @@ from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Ve
 from kcover_ebpf.trace.gang import remote
 from kcover_ebpf.trace.options import TraceOptions
 from kcover_ebpf.trace.records import parse
-from tests.unit import report_builders as build
-from tests.unit.fake_exec import FakeExec, FakeExecServer, traced_lines
-from tests.unit.judged import judged
+from tests.unit.support import report_builders as build
+from tests.unit.support.fake_exec import FakeExec, FakeExecServer, traced_lines
+from tests.unit.support.judged import judged
 
 STOPPED = (
     build.report("a", build.rank(0), build.rank(2)),

@@ -11,7 +11,7 @@ from kcover_ebpf.model.roles import Role
 from kcover_ebpf.views.rank_grid import CellState, NodeRanks, grid_of
 from kcover_ebpf.views.timeline import TimelineEvent, chrome_trace, in_order
 from kcover_ebpf.views.wait_graph import graph_of
-from tests.unit import report_builders as build
+from tests.unit.support import report_builders as build
 
 
 def rank(number: int, state: State = State.FUTEX, **more) -> RankSnapshot:

@@ -23,7 +23,7 @@ from kcover_ebpf.settings import Act, Settings
 from kcover_ebpf.watching import py_spy, stack_watch
 from kcover_ebpf.watching.judging import Judging
 from kcover_ebpf.watching.stack_watch import StackWatch
-from tests.unit.scripted_job import Stage, all_wait, trained
+from tests.unit.support.scripted_job import Stage, all_wait, trained
 
 PIDS = tuple(range(9_000_001, 9_000_005))
 FRAMES = [{"name": "step", "filename": "/jobs/train.py", "short_filename": "train.py", "line": 40}]

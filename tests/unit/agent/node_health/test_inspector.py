@@ -30,7 +30,7 @@ from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckResult, Cost, unknown
 from kcover_ebpf.inspection.round import RoundAnswer, RoundOptions, answer_of, environment
 from testbed.skips import ROOT
-from tests.unit.inspection_hosts import NIC, pci_device, tool
+from tests.unit.support.inspection_hosts import NIC, pci_device, tool
 from tests.waiting import until
 
 TRAINER = pod_of(

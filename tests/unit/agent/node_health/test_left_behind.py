@@ -20,7 +20,7 @@ from kcover_ebpf.host import process_tree
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.inspection.result import CheckFinding, CheckResult, Cost, PartResult, failed
 from kcover_ebpf.inspection.round import RoundAnswer, RoundOptions
-from tests.unit.inspection_hosts import tool
+from tests.unit.support.inspection_hosts import tool
 from tests.waiting import until
 
 GPU, OTHER = "0000:5d:00.0", "0000:5e:00.0"

@@ -27,8 +27,8 @@ from kcover_ebpf.output import archives
 from kcover_ebpf.output.bundles import BundleBounds, bundle_name, bundles_of, prune
 from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S, SNAPSHOT_LIMIT_S
 from kcover_ebpf.watching import py_spy
-from tests.unit import report_builders as build
-from tests.unit.children import child_in
+from tests.unit.support import report_builders as build
+from tests.unit.support.children import child_in
 
 GANG = Gang(GangId.of("ns", build.SELECTOR), "j", "Job")
 SECRET = "s3cr3t-0451"

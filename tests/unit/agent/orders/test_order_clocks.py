@@ -9,7 +9,7 @@ import pytest
 
 from kcover_ebpf.agent.orders.order_executor import OrderExecutor
 from kcover_ebpf.agent.orders.order_journal import StopRecord
-from tests.unit.fake_holder import FakeHolder
+from tests.unit.support.fake_holder import FakeHolder
 
 
 class FakeJournal:

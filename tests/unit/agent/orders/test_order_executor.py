@@ -34,7 +34,7 @@ from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.order import Order, OrderedIncident, Verb
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.host import terminate
-from tests.unit.fake_holder import FakeHolder
+from tests.unit.support.fake_holder import FakeHolder
 
 NOW_S = 1000.0
 GANG = Gang(GangId.of("team", {"job": "train"}), "train", "PyTorchJob")

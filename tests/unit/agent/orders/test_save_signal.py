@@ -15,7 +15,7 @@ import pytest
 from kcover_ebpf.agent.orders.save_signal import takes
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Pid
-from tests.unit.patience import soon
+from tests.unit.support.patience import soon
 
 CALLS = SyscallTable(os.uname().machine)
 _PROGRAM = """

@@ -41,7 +41,7 @@ class Asked:
     def __init__(self) -> None:
         self.ends: list[str] = []
         self.reader = ConfinedReader(
-            "test", SMALL, lambda _, why: self.ends.append(why), "tests.unit.hostile_reader"
+            "test", SMALL, lambda _, why: self.ends.append(why), "tests.unit.support.hostile_reader"
         )
         self.reader.start()
 

@@ -8,7 +8,7 @@ import pytest
 
 from kcover_ebpf.agent.reports.report_changes import news_of
 from kcover_ebpf.api.log_report import AnnouncedPhase, ContainerLog, PrintedProgress
-from tests.unit import report_builders as build
+from tests.unit.support import report_builders as build
 
 PROGRESS = PrintedProgress(step=7, age_s=1.0, checkpoint_step=5, checkpoint_age_s=20.0)
 LOG = ContainerLog("uid-0", "main", 0, progress=PROGRESS)

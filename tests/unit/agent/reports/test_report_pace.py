@@ -25,7 +25,7 @@ from kcover_ebpf.model.rank_snapshot import (
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.tunables.agent import HEARTBEAT_S
-from tests.unit.report_builders import rank
+from tests.unit.support.report_builders import rank
 
 SIZES = [1, 2, 64, 300, 900, 1_500, 5_000, 20_000, 100_000]
 

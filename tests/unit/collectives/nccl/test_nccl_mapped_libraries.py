@@ -19,7 +19,7 @@ from kcover_ebpf.collectives.nccl.mapped_libraries import (
     candidates,
 )
 from kcover_ebpf.ids import Pid
-from tests.unit.elf_files import built
+from tests.unit.support.elf_files import built
 
 MAPS = """\
 7f00-7f10 r--p 00000000 08:01 11 /usr/lib/libnccl.so.2.28.9

@@ -12,7 +12,7 @@ from kcover_ebpf.collectives.nccl.probes import Attempt
 from kcover_ebpf.collectives.nccl.watch import NcclWatch, chosen
 from kcover_ebpf.facts.host import CollectiveRank, CollectivesLaunched, CollectivesSeen
 from kcover_ebpf.ids import NS, Pid
-from tests.unit.scripted_job import Stage
+from tests.unit.support.scripted_job import Stage
 
 RANKS = {Pid(100): None, Pid(101): None}
 COUNTED = Attempt(links=(cast("Any", object()),))

@@ -12,7 +12,7 @@ import pytest
 from kcover_ebpf.devices.telemetry.dcgm_source import DcgmSource, checked
 from kcover_ebpf.devices.telemetry.helper import HelperOptions, line_of, reader_of
 from kcover_ebpf.errors import UsageError
-from tests.unit.dcgm_pages import OTHER, OWN, page
+from tests.unit.support.dcgm_pages import OTHER, OWN, page
 
 
 class FakeExporter:

@@ -9,8 +9,8 @@ from kcover_ebpf.facts.kernel import NO_SYSCALL
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.settings import Policy
-from tests.unit.scripted_job import all_wait, trained
-from tests.unit.thread_samples import POLL, YIELD, burning
+from tests.unit.support.scripted_job import all_wait, trained
+from tests.unit.support.thread_samples import POLL, YIELD, burning
 
 
 def start() -> tuple[JobProgress, dict[Pid, ProcessHistory]]:

@@ -13,7 +13,15 @@ from kcover_ebpf.facts.host import ThreadReading
 from kcover_ebpf.facts.kernel import Detail, SampleRequest
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS, Pid, Tid
-from tests.unit.scripted_job import COLLECTIVE, LOCK, START_NS, Proc, Stage, all_wait, trained
+from tests.unit.support.scripted_job import (
+    COLLECTIVE,
+    LOCK,
+    START_NS,
+    Proc,
+    Stage,
+    all_wait,
+    trained,
+)
 
 TABLE = SyscallTable("x86_64")
 

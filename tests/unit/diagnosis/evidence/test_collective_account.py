@@ -16,8 +16,8 @@ from kcover_ebpf.model.collective_counts import CollectiveCounts, Recordings
 from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.settings import Act
 from testbed.driver.recorder_dumps import call, steps
-from tests.unit.recorder_builders import record
-from tests.unit.scripted_job import Stage
+from tests.unit.support.recorder_builders import record
+from tests.unit.support.scripted_job import Stage
 
 WAITS = steps(5, ends="all_reduce")
 BEHIND = (*(record(rank, WAITS) for rank in (0, 1, 3)), record(2, steps(5)))

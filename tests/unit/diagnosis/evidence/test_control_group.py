@@ -13,7 +13,7 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.process_state import Effort, State
 from kcover_ebpf.model.rank_snapshot import EffortRates
 from kcover_ebpf.model.verdict import VerdictKind
-from tests.unit.scripted_job import BARRIER, COLLECTIVE, Stage, all_wait, trained
+from tests.unit.support.scripted_job import BARRIER, COLLECTIVE, Stage, all_wait, trained
 
 RANKS = 4
 

@@ -17,7 +17,7 @@ from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Certainty, EvidenceKind, Verdict
 from kcover_ebpf.settings import Act
-from tests.unit.scripted_job import COLLECTIVE, LOCK, Proc, Stage, all_wait, trained
+from tests.unit.support.scripted_job import COLLECTIVE, LOCK, Proc, Stage, all_wait, trained
 
 PIPE = WaitedFile(9, "pipe", "pipe:[77]", Inode(77), "", "")
 PRIVATE = 128

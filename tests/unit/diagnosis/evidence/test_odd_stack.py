@@ -20,7 +20,7 @@ from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.silence_summary import SilenceSummary
 from kcover_ebpf.model.verdict import CAUSES, Cause, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.settings import Act, Policy
-from tests.unit.scripted_job import Stage, all_wait, trained
+from tests.unit.support.scripted_job import Stage, all_wait, trained
 
 Frames = tuple[PythonFrame, ...]
 

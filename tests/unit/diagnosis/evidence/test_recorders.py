@@ -8,7 +8,7 @@ import pytest
 
 from kcover_ebpf.diagnosis.evidence.recorders import RecorderComparison, compare
 from testbed.driver.recorder_dumps import call, steps
-from tests.unit.recorder_builders import record
+from tests.unit.support.recorder_builders import record
 
 PAIR = {"9": ("pair", "[2, 3]")}
 

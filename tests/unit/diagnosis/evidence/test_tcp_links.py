@@ -16,7 +16,7 @@ from kcover_ebpf.ids import NS, Endpoint, Pid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.model.roles import Membership, Role
-from tests.unit.link_builders import edge, mesh
+from tests.unit.support.link_builders import edge, mesh
 
 NOW_NS = 10_000 * NS
 Ranks = tuple[dict[Pid, RankSnapshot], endpoints.EndpointIndex]

@@ -20,7 +20,7 @@ from kcover_ebpf.model.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.settings import Policy
-from tests.unit.scripted_job import BARRIER, COLLECTIVE
+from tests.unit.support.scripted_job import BARRIER, COLLECTIVE
 
 NOW_NS = 1_000 * NS
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.scripted_job import LOCK, all_wait, trained
-from tests.unit.seen_verdicts import not_working
+from tests.unit.support.scripted_job import LOCK, all_wait, trained
+from tests.unit.support.seen_verdicts import not_working
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kcover_ebpf.diagnosis.failures.announcements import Announcements
-from tests.unit.scripted_job import Proc, Stage
-from tests.unit.seen_verdicts import not_working
+from tests.unit.support.scripted_job import Proc, Stage
+from tests.unit.support.seen_verdicts import not_working
 
 
 def unnumbered() -> tuple[Stage, Proc]:

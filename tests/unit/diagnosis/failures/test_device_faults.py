@@ -29,10 +29,10 @@ from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.model.verdict import Cause, Culprit, EvidenceKind, VerdictKind
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.diagnosis import HARMLESS_NS
-from tests.unit.report_builders import case, report
-from tests.unit.report_builders import rank as ranked
-from tests.unit.scripted_job import Proc, Stage, trained
-from tests.unit.seen_verdicts import only_fault
+from tests.unit.support.report_builders import case, report
+from tests.unit.support.report_builders import rank as ranked
+from tests.unit.support.scripted_job import Proc, Stage, trained
+from tests.unit.support.seen_verdicts import only_fault
 
 NIC = "0000:9a:00.0"
 GPU = "0000:5d:00.0"

@@ -11,8 +11,8 @@ from kcover_ebpf.facts.kernel import OomKill, ProcessExec, SignalSent
 from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.settings import Act
-from tests.unit.scripted_job import LOCK, Proc, Stage, all_wait, trained
-from tests.unit.seen_verdicts import not_working, only_fault
+from tests.unit.support.scripted_job import LOCK, Proc, Stage, all_wait, trained
+from tests.unit.support.seen_verdicts import not_working, only_fault
 
 STRANGER = 9
 

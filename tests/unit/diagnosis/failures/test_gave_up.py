@@ -12,7 +12,7 @@ from kcover_ebpf.diagnosis.failures import gave_up
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.settings import Act
-from tests.unit.scripted_job import Stage, all_wait, trained
+from tests.unit.support.scripted_job import Stage, all_wait, trained
 
 
 def alone(seconds: float, *, rank: int = 2, mode: str = "run") -> Stage:

@@ -7,8 +7,8 @@ import pytest
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.verdict import Cause, Certainty
-from tests.unit.scripted_job import Proc, Stage
-from tests.unit.seen_verdicts import faults
+from tests.unit.support.scripted_job import Proc, Stage
+from tests.unit.support.seen_verdicts import faults
 
 MANY = 4
 

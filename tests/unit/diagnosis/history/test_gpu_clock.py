@@ -8,7 +8,7 @@ from kcover_ebpf.diagnosis.history.progress_clocks import GpuClock
 from kcover_ebpf.facts.devices import GpuSeen, GpuUse
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.tunables.diagnosis import UNLEARNED_STALL_S
-from tests.unit.scripted_job import Stage
+from tests.unit.support.scripted_job import Stage
 
 MIB = 1 << 20
 BUSY = GpuSeen(NS, Pid(7), ("0000:5d:00.0",), GpuUse.WORKING, NS, power_w=600.0)

@@ -10,8 +10,8 @@ from kcover_ebpf.diagnosis.judge.slow_job import slowness
 from kcover_ebpf.facts.kernel import TcpRetransmit
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.verdict import Cause, VerdictKind
-from tests.unit.link_builders import mesh
-from tests.unit.scripted_job import Stage, all_wait, trained
+from tests.unit.support.link_builders import mesh
+from tests.unit.support.scripted_job import Stage, all_wait, trained
 
 
 def lossy_watch(

@@ -10,7 +10,7 @@ from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.facts.kernel import ProcessTotals, Tick
 from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.model.process_state import Effort
-from tests.unit.thread_samples import TABLE, sample
+from tests.unit.support.thread_samples import TABLE, sample
 
 NANOSLEEP = 230
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kcover_ebpf.diagnosis.history.progress_clocks import ByteClock
 from kcover_ebpf.facts.devices import FabricMoved
 from kcover_ebpf.ids import NS, Pid
-from tests.unit.scripted_job import Stage
+from tests.unit.support.scripted_job import Stage
 
 
 def test_byte_clock__a_heartbeat_is_no_progress_and_never_becomes_typical() -> None:

@@ -8,7 +8,7 @@ from kcover_ebpf.diagnosis.history.rhythm import Rhythm
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.ids import NS
 from kcover_ebpf.tunables.certainty import PLACES_KEPT
-from tests.unit.thread_samples import POLL, READ, TABLE, sample, seen
+from tests.unit.support.thread_samples import POLL, READ, TABLE, sample, seen
 
 SLEEP = 230
 RUNS = TaskState.RUNNING

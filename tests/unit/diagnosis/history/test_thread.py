@@ -12,7 +12,7 @@ from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.facts.host import Module
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.ids import NS
-from tests.unit.thread_samples import (
+from tests.unit.support.thread_samples import (
     ENDLESS,
     EPOLL_WAIT,
     FUTEX,

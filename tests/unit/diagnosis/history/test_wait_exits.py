@@ -12,7 +12,7 @@ from kcover_ebpf.facts.host import Module
 from kcover_ebpf.facts.kernel import NO_SYSCALL, ProcessTotals, TaskState, ThreadSample, Tick
 from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.tunables.certainty import WAIT_EXIT_SLEEPS
-from tests.unit.thread_samples import TABLE, sample
+from tests.unit.support.thread_samples import TABLE, sample
 
 NANOSLEEP = 230
 CUDA = CodeMap([Module(0x1000, 0x2000, "libcuda.so.1")])

@@ -16,10 +16,10 @@ from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.settings import Policy
-from tests.unit.blocked_ranks import second_thread
-from tests.unit.gpu_ranks import SYNCHRONIZE
-from tests.unit.scripted_job import LOCK, NANOSLEEP, Side, Stage, trained
-from tests.unit.seen_verdicts import faults
+from tests.unit.support.blocked_ranks import second_thread
+from tests.unit.support.gpu_ranks import SYNCHRONIZE
+from tests.unit.support.scripted_job import LOCK, NANOSLEEP, Side, Stage, trained
+from tests.unit.support.seen_verdicts import faults
 
 
 def test_all_wait__a_library_of_a_driver_that_is_loaded_late_is_known_before_a_job_trains() -> None:

@@ -10,7 +10,7 @@ from kcover_ebpf.diagnosis.judge.blindness import unseen
 from kcover_ebpf.facts.kernel import Fact, ProcessExec, ProcessExit, ProcessFork, ProcessTotals
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.verdict import Cause, VerdictKind
-from tests.unit.scripted_job import Proc, Stage, all_wait, trained
+from tests.unit.support.scripted_job import Proc, Stage, all_wait, trained
 
 
 class Crowded(Stage):

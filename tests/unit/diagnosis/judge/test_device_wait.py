@@ -11,9 +11,17 @@ from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.tunables.diagnosis import LEARNED_GAPS
-from tests.unit.gpu_ranks import SYNCHRONIZE, Gpu
-from tests.unit.scripted_job import COLLECTIVE, LOCK, STACK_POINTER, Proc, Side, Stage, trained
-from tests.unit.seen_verdicts import ended, faults
+from tests.unit.support.gpu_ranks import SYNCHRONIZE, Gpu
+from tests.unit.support.scripted_job import (
+    COLLECTIVE,
+    LOCK,
+    STACK_POINTER,
+    Proc,
+    Side,
+    Stage,
+    trained,
+)
+from tests.unit.support.seen_verdicts import ended, faults
 
 GPU = WaitedFile(7, "device", "/dev/nvidia0", Inode(0), "195:0", "")
 KFD = WaitedFile(7, "device", "/dev/kfd", Inode(0), "", "")

@@ -20,8 +20,8 @@ from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, Verdict, V
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.collectives import INSPECTOR_FRESH_S
 from kcover_ebpf.watching.job_watch import JobWatch
-from tests.unit.scripted_job import Stage, all_wait, trained
-from tests.unit.seen_verdicts import not_working
+from tests.unit.support.scripted_job import Stage, all_wait, trained
+from tests.unit.support.seen_verdicts import not_working
 
 MEMBER = GroupMember(3, "node-1", 7, 5)
 LATE = SlowCollective(

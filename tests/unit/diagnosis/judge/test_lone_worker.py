@@ -14,7 +14,7 @@ from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.settings import Act
-from tests.unit.scripted_job import Stage, all_wait, trained
+from tests.unit.support.scripted_job import Stage, all_wait, trained
 
 SAID = VerdictKind.UNKNOWN, Cause.COMPUTING
 

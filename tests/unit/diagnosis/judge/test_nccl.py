@@ -15,7 +15,7 @@ from kcover_ebpf.model.collective_counts import CollectiveCounts
 from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.output.formatting import fact_text
 from kcover_ebpf.settings import Act
-from tests.unit.scripted_job import COLLECTIVE, LOCK, Stage
+from tests.unit.support.scripted_job import COLLECTIVE, LOCK, Stage
 
 
 def rank(number: int, *, pid: int | None = None, size: int = 4, host: str = "h") -> CollectiveRank:

@@ -12,8 +12,8 @@ from kcover_ebpf.facts.devices import FabricErrors, FabricMoved
 from kcover_ebpf.gang.rank_report import paces_of
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
-from tests.unit.scripted_job import Stage, all_wait
-from tests.unit.seen_verdicts import ended, not_working
+from tests.unit.support.scripted_job import Stage, all_wait
+from tests.unit.support.seen_verdicts import ended, not_working
 
 FAST_BYTES = 400_000_000
 

@@ -8,8 +8,8 @@ from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.verdict import Cause, Certainty, VerdictKind
 from kcover_ebpf.settings import Act, Policy
-from tests.unit.scripted_job import LOCK, Stage, trained
-from tests.unit.seen_verdicts import not_working
+from tests.unit.support.scripted_job import LOCK, Stage, trained
+from tests.unit.support.seen_verdicts import not_working
 
 
 def ended_but_for(stage: Stage, mode: str) -> float:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.verdict import VerdictKind
-from tests.unit.scripted_job import trained
-from tests.unit.seen_verdicts import not_working
+from tests.unit.support.scripted_job import trained
+from tests.unit.support.seen_verdicts import not_working
 
 
 def test_slow_job__a_straggler_is_reported_as_soon_as_it_is_known() -> None:

@@ -13,8 +13,8 @@ from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.model.roles import Membership, Role
-from tests.unit.link_builders import edge
-from tests.unit.thread_samples import TABLE, sample
+from tests.unit.support.link_builders import edge
+from tests.unit.support.thread_samples import TABLE, sample
 
 HERE, THERE, DATA = "10.0.0.1", "10.0.0.2", "10.0.0.9"
 STORE = 29_500

@@ -17,7 +17,7 @@ from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.host import LINKS_A_PASS
-from tests.unit.link_builders import edge
+from tests.unit.support.link_builders import edge
 
 NO_END = ("0.0.0.0", 0)
 STATES = ("ESTABLISHED", "LISTEN", "CLOSE_WAIT")

@@ -14,7 +14,7 @@ from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.facts.kernel import ProcessExit, SocketSample
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.roles import Role
-from tests.unit.thread_samples import sample
+from tests.unit.support.thread_samples import sample
 
 SPAWN = "python3 -c spawn_main(pipe_handle={}) --multiprocessing-fork"
 

@@ -18,7 +18,7 @@ from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.facts.kernel import DescriptorSample
 from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.tunables.host import LINKS_OF_A_RANK
-from tests.unit.scripted_job import Proc, Stage, trained
+from tests.unit.support.scripted_job import Proc, Stage, trained
 
 PIPE = WaitedFile(3, "pipe", "pipe:[77]", Inode(77), "", "")
 

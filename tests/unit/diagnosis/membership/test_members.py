@@ -11,7 +11,7 @@ from kcover_ebpf.facts.host import ProcessSeen, WaitedFile
 from kcover_ebpf.facts.kernel import DescriptorSample, ProcessExit
 from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.model.roles import Role
-from tests.unit.link_builders import edge
+from tests.unit.support.link_builders import edge
 
 
 def appear(

@@ -11,8 +11,8 @@ from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.settings import Act
-from tests.unit.scripted_job import LOCK, Proc, Stage, all_wait, trained
-from tests.unit.seen_verdicts import not_working
+from tests.unit.support.scripted_job import LOCK, Proc, Stage, all_wait, trained
+from tests.unit.support.seen_verdicts import not_working
 
 
 def snapshot_of(stage: Stage, pid: int) -> RankSnapshot:

@@ -13,10 +13,10 @@ from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, Certainty, VerdictKind
 from kcover_ebpf.settings import Act, Policy
-from tests.unit.blocked_ranks import second_thread, sitting_in, state
-from tests.unit.link_builders import edge
-from tests.unit.scripted_job import COLLECTIVE, LOCK, Proc, Stage, all_wait, pipe, trained
-from tests.unit.seen_verdicts import not_working
+from tests.unit.support.blocked_ranks import second_thread, sitting_in, state
+from tests.unit.support.link_builders import edge
+from tests.unit.support.scripted_job import COLLECTIVE, LOCK, Proc, Stage, all_wait, pipe, trained
+from tests.unit.support.seen_verdicts import not_working
 
 FUTEX, CLOCK_NANOSLEEP, TIMED_ARGS = 202, 230, (1, 0, 0, 5, 0, 0)
 OUTSIDE_FD = 60

@@ -9,10 +9,10 @@ import pytest
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.process_state import State
-from tests.unit import scripted_job
-from tests.unit.blocked_ranks import second_thread, state
-from tests.unit.scripted_job import LOCK, Proc, Stage, all_wait, trained
-from tests.unit.seen_verdicts import not_working
+from tests.unit.support import scripted_job
+from tests.unit.support.blocked_ranks import second_thread, state
+from tests.unit.support.scripted_job import LOCK, Proc, Stage, all_wait, trained
+from tests.unit.support.seen_verdicts import not_working
 
 
 @pytest.mark.parametrize(("is_young", "believed"), [(True, True), (False, False)])

@@ -14,11 +14,11 @@ from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, Certainty, VerdictKind
 from kcover_ebpf.tunables.diagnosis import LONE_FLOOR_S
-from tests.unit import scripted_job
-from tests.unit.blocked_ranks import WRITE, second_thread, sitting_in, state
-from tests.unit.link_builders import edge
-from tests.unit.scripted_job import LOCK, Proc, Stage, all_wait, trained
-from tests.unit.seen_verdicts import not_working
+from tests.unit.support import scripted_job
+from tests.unit.support.blocked_ranks import WRITE, second_thread, sitting_in, state
+from tests.unit.support.link_builders import edge
+from tests.unit.support.scripted_job import LOCK, Proc, Stage, all_wait, trained
+from tests.unit.support.seen_verdicts import not_working
 
 
 def test_known_ends__a_child_that_was_not_seen_is_not_one_that_died() -> None:

@@ -9,9 +9,18 @@ from kcover_ebpf.ids import NS, Inode
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.tunables.diagnosis import LONE_FLOOR_S
-from tests.unit.blocked_ranks import state
-from tests.unit.scripted_job import BARRIER, LOCK, Proc, Side, Stage, all_wait, pipe, trained
-from tests.unit.seen_verdicts import not_working
+from tests.unit.support.blocked_ranks import state
+from tests.unit.support.scripted_job import (
+    BARRIER,
+    LOCK,
+    Proc,
+    Side,
+    Stage,
+    all_wait,
+    pipe,
+    trained,
+)
+from tests.unit.support.seen_verdicts import not_working
 
 HOLDER, OTHER = 2_102, 2_103
 

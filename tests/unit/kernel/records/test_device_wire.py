@@ -15,7 +15,7 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.records import device_wire as wire
 from kcover_ebpf.kernel.records.decode import decode
 from kcover_ebpf.kernel.records.wire import EventHeader
-from tests.unit.bpf_layouts import (
+from tests.unit.support.bpf_layouts import (
     ARCHITECTURES,
     EVENTS_H,
     OBJECTS,

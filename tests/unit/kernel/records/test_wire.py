@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.kernel.records import wire
-from tests.unit.bpf_layouts import (
+from tests.unit.support.bpf_layouts import (
     ARCHITECTURES,
     EVENTS_H,
     OBJECTS,

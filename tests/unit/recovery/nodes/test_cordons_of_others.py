@@ -10,8 +10,8 @@ from kcover_ebpf.api.fault_policy import InspectionAction, NodeActions
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.nodes.node_health import OFFENCES
 from kcover_ebpf.recovery.nodes.node_plan import CORDONED, CORDONED_BY
-from tests.unit.kept_policies import clear_policies
-from tests.unit.node_bed import Bed, F, P
+from tests.unit.support.kept_policies import clear_policies
+from tests.unit.support.node_bed import Bed, F, P
 
 
 def test_cordons_of_others__a_cordon_of_a_person_is_never_touched() -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from kcover_ebpf.api.fault_policy import NodeActions
 from kcover_ebpf.recovery.nodes.node_plan import CORDONED, NodeBreaker
 from kcover_ebpf.tunables.recovery import SUSPECT_CORDON_S
-from tests.unit.kept_policies import clear_policies
-from tests.unit.node_bed import XID, Bed, F, Tainted
+from tests.unit.support.kept_policies import clear_policies
+from tests.unit.support.node_bed import XID, Bed, F, Tainted
 
 OPEN = "KcoverBreakerOpen"
 

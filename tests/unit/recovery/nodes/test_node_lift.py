@@ -12,7 +12,7 @@ from kcover_ebpf.errors import Forbidden, NotFound
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.nodes.node_health import CORDONED_FOR, OFFENCES
 from kcover_ebpf.recovery.nodes.node_plan import CORDONED
-from tests.unit.node_bed import GPU, XID, Bed, F, P, Tainted
+from tests.unit.support.node_bed import GPU, XID, Bed, F, P, Tainted
 
 
 def test_node_lift__a_node_fails_is_cordoned_is_mended_and_is_back() -> None:

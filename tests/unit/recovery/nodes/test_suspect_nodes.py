@@ -10,8 +10,8 @@ from kcover_ebpf.controller.node_reconciler import release
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.recovery.nodes.node_plan import CORDONED, CORDONED_BY, UNTIL, NodeBreaker, view_of
 from kcover_ebpf.tunables.recovery import SUSPECT_CORDON_S
-from tests.unit.node_bed import Bed, P
-from tests.unit.node_world import Cluster
+from tests.unit.support.node_bed import Bed, P
+from tests.unit.support.node_world import Cluster
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.restart import advance, guards
 from kcover_ebpf.recovery.restart.context import GangPod, RestartInput
 from kcover_ebpf.recovery.restart.repeated_crash import why_hopeless, with_logs
-from tests.unit.crash_inputs import AGE_S, STEP_30, crashed, record
-from tests.unit.guard_inputs import ask
-from tests.unit.judged import judged
-from tests.unit.report_builders import NOW_S, case, local, pod
+from tests.unit.support.crash_inputs import AGE_S, STEP_30, crashed, record
+from tests.unit.support.guard_inputs import ask
+from tests.unit.support.judged import judged
+from tests.unit.support.report_builders import NOW_S, case, local, pod
 
 
 def gang(start: int = 0, *, raised: int = 20, **more: object) -> RestartInput:

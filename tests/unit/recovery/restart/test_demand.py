@@ -15,8 +15,8 @@ from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, Certainty, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart import guards
 from kcover_ebpf.recovery.restart.demand import RestartDemand, demanded, is_spent
-from tests.unit.guard_inputs import ask, without_rule, world
-from tests.unit.report_builders import NOW_S, case, rank, report
+from tests.unit.support.guard_inputs import ask, without_rule, world
+from tests.unit.support.report_builders import NOW_S, case, rank, report
 
 DEMAND = RestartDemand(NOW_S - 1.0, "restart requested by an Event of kubectl-kcover: x")
 TRAINS = GangVerdict(Verdict(VerdictKind.WORKING, Cause.TRAINING))

@@ -17,8 +17,8 @@ from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, VerdictKin
 from kcover_ebpf.recovery.restart.context import RestartInput
 from kcover_ebpf.recovery.restart.guards import ClusterLimits, RestartRequest, decide
 from kcover_ebpf.recovery.restart.replacement import suspend
-from tests.unit.guard_inputs import SEEN, ask, without_rule, world
-from tests.unit.report_builders import local, rank, report
+from tests.unit.support.guard_inputs import SEEN, ask, without_rule, world
+from tests.unit.support.report_builders import local, rank, report
 
 CAP_S = FaultPolicy().settings().act_cap_s
 

@@ -21,8 +21,8 @@ from kcover_ebpf.model.verdict import (
 )
 from kcover_ebpf.recovery.restart import context, guards
 from kcover_ebpf.recovery.restart.job_object import operator_of
-from tests.unit.guard_inputs import ask, top, world
-from tests.unit.report_builders import NOW_S, pod
+from tests.unit.support.guard_inputs import ask, top, world
+from tests.unit.support.report_builders import NOW_S, pod
 
 TORCHRUN = Evidence(EvidenceKind.SINK, "torchrun (7) starts failed ranks again, 2 more time(s)")
 CULPRIT = Culprit(rank=1, pod=pod(1).name, pod_uid=pod(1).uid, node="b")

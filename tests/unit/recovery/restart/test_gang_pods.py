@@ -23,8 +23,8 @@ from kcover_ebpf.recovery.restart.gang_pods import earlier
 from kcover_ebpf.recovery.restart.machine import RestartContext
 from kcover_ebpf.recovery.restart.steps import RestartDetail
 from kcover_ebpf.settings import Policy
-from tests.unit.guard_inputs import world
-from tests.unit.report_builders import NOW_S, SELECTOR, pod, rank, report
+from tests.unit.support.guard_inputs import world
+from tests.unit.support.report_builders import NOW_S, SELECTOR, pod, rank, report
 
 POLICY = Policy()
 

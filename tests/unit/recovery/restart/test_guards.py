@@ -17,8 +17,8 @@ from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, Certainty, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.restart.guards import ClusterLimits, RestartRequest, decide, describe
 from kcover_ebpf.settings import RestartBudget
-from tests.unit.guard_inputs import SEEN, ask, top, without_rule, world
-from tests.unit.report_builders import LOCK, NOW_S, SELECTOR, local, rank, report
+from tests.unit.support.guard_inputs import SEEN, ask, top, without_rule, world
+from tests.unit.support.report_builders import LOCK, NOW_S, SELECTOR, local, rank, report
 
 CRASH = local(VerdictKind.CRASHED, Cause.KILLED, 1, 1.0, EvidenceKind.EVENT)
 CRASHED = (SEEN[0], report("b", rank(1), rank(3), verdict=CRASH))

@@ -14,8 +14,8 @@ from kcover_ebpf.recovery.restart import context, machine
 from kcover_ebpf.recovery.restart.gang_pods import moved_pods
 from kcover_ebpf.recovery.restart.machine import why_not_hybrid
 from kcover_ebpf.recovery.restart.methods import MovesBy
-from tests.unit.simulated_cluster import Sim
-from tests.unit.simulated_world import START_S, SimPod
+from tests.unit.support.simulated_cluster import Sim
+from tests.unit.support.simulated_world import START_S, SimPod
 
 DEVICE = Culprit(node="n1", pod="j-1", pod_uid="u2", device="gpu-3")
 IN_PLACE, REPLACE, HYBRID = RestartMethod.IN_PLACE, RestartMethod.REPLACE, RestartMethod.HYBRID

@@ -10,7 +10,7 @@ import pytest
 from kcover_ebpf.recovery.restart.context import GangPod
 from kcover_ebpf.recovery.restart.job_object import counts_restarts
 from kcover_ebpf.recovery.restart.methods import restarts
-from tests.unit.report_builders import pod
+from tests.unit.support.report_builders import pod
 
 JOBSET: dict[str, Any] = {"spec": {"replicatedJobs": [{"name": "workers"}]}}
 BY_ITSELF = {"spec": JOBSET["spec"] | {"failurePolicy": {"restartStrategy": "InPlaceRestart"}}}

@@ -20,11 +20,11 @@ from kcover_ebpf.recovery.restart import advance, guards
 from kcover_ebpf.recovery.restart.context import Suspension
 from kcover_ebpf.recovery.restart.repeated_crash import why_hopeless, work_of
 from kcover_ebpf.recovery.restart.steps import Step
-from tests.unit.crash_inputs import STEP_30, asked, crashed, record
-from tests.unit.guard_inputs import without_rule, world
-from tests.unit.judged import judged
-from tests.unit.log_builders import BUG, log, seen
-from tests.unit.report_builders import NOW_S
+from tests.unit.support.crash_inputs import STEP_30, asked, crashed, record
+from tests.unit.support.guard_inputs import without_rule, world
+from tests.unit.support.judged import judged
+from tests.unit.support.log_builders import BUG, log, seen
+from tests.unit.support.report_builders import NOW_S
 
 
 def test_decide__the_first_crash_is_restarted_and_remembered() -> None:

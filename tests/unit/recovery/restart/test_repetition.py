@@ -13,8 +13,8 @@ from kcover_ebpf.api.known_lines import KnownLine
 from kcover_ebpf.api.log_report import ContainerLog, JobRuleReading
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.recovery.restart.guards import decide
-from tests.unit.guard_inputs import SEEN, ask, world
-from tests.unit.report_builders import NOW_S
+from tests.unit.support.guard_inputs import SEEN, ask, world
+from tests.unit.support.report_builders import NOW_S
 
 POLICY = FaultPolicy(job_rules=(JobRule("loss", KnownLine.LOSS, within_seconds=60),))
 BEGUN = JobRuleReading("loss", started_age_s=90.0)

@@ -18,8 +18,8 @@ from kcover_ebpf.model.verdict import Cause, Certainty
 from kcover_ebpf.recovery.restart import advance, guards
 from kcover_ebpf.recovery.restart.context import RestartInput
 from kcover_ebpf.recovery.restart.machine import RestartContext
-from tests.unit.guard_inputs import SEEN, ask, world
-from tests.unit.report_builders import NOW_S, SELECTOR, pod
+from tests.unit.support.guard_inputs import SEEN, ask, world
+from tests.unit.support.report_builders import NOW_S, SELECTOR, pod
 
 HEALTHY, CULPRIT = pod(0).uid, pod(1).uid
 ASKING = FaultPolicy(save=SavePolicy(signal=SaveSignal.USR1, seconds=60))

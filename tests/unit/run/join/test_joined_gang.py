@@ -11,7 +11,7 @@ from kcover_ebpf.run.join import messages
 from kcover_ebpf.run.join.joined_gang import JoinedGang
 from kcover_ebpf.run.join.messages import CoordinatorMessage, EndOrder, Hello, MemberMessage
 from kcover_ebpf.settings import Act, Policy, Settings
-from tests.unit.report_builders import NOW_S, rank, report
+from tests.unit.support.report_builders import NOW_S, rank, report
 
 HOSTS = ("a", "b")
 

@@ -20,7 +20,7 @@ from kcover_ebpf.trace.gang import joined_trace
 from kcover_ebpf.trace.gang.joined_trace import NodeAnswer, judged, report_in
 from kcover_ebpf.trace.records import Line, parse
 from kcover_ebpf.tunables.trace import STALL_S
-from tests.unit import report_builders as build
+from tests.unit.support import report_builders as build
 
 WORLD = 4
 HISTORY = unwatched.HISTORY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
-from tests.unit.report_builders import rank, report
+from tests.unit.support.report_builders import rank, report
 
 NODES = {f"uid-{number}": "ab"[number % 2] for number in range(4)}
 

@@ -11,7 +11,7 @@ from kcover_ebpf.api.fault_report import FaultReport, PodRef
 from kcover_ebpf.api.pods import Container, ContainerKind, Pod
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.recovery.restart import advance, context, machine, methods, steps
-from tests.unit.simulated_world import START_S, SimPod, World
+from tests.unit.support.simulated_world import START_S, SimPod, World
 
 SELECTOR = {"batch.kubernetes.io/job-name": "j"}
 MARK = "ns/inc"

@@ -11,7 +11,7 @@ from kcover_ebpf.model.process_state import State
 from kcover_ebpf.recovery.restart import context, methods
 from kcover_ebpf.recovery.restart.guards import ClusterLimits, RestartRequest, first_status
 from kcover_ebpf.recovery.restart.machine import RestartContext
-from tests.unit.report_builders import NOW_S, SELECTOR, case, pod, rank, report
+from tests.unit.support.report_builders import NOW_S, SELECTOR, case, pod, rank, report
 
 SEEN = (
     report("a", rank(0), rank(2)),

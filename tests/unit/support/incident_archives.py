@@ -23,7 +23,7 @@ from kcover_ebpf.model.verdict import (
     Verdict,
     VerdictKind,
 )
-from tests.unit import report_builders as build
+from tests.unit.support import report_builders as build
 
 BEGIN_S = 1_767_225_600.0
 REPORT_S = BEGIN_S + 12.0

@@ -10,7 +10,7 @@ from kcover_ebpf.errors import NotFound
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.output.formatting import event_line
 from kcover_ebpf.trace.records import TRACE, TraceHeader
-from tests.unit import report_builders
+from tests.unit.support import report_builders
 
 UIDS = {"a": "11111111-1111-1111-1111-111111111111", "b": "22222222-2222-2222-2222-222222222222"}
 

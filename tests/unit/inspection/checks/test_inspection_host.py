@@ -14,7 +14,7 @@ import pytest
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection.checks import clock, d_state, memory, peers, space, storage
 from kcover_ebpf.inspection.mounts import find_mounts
-from tests.unit.inspection_hosts import found, write
+from tests.unit.support.inspection_hosts import found, write
 
 PASS, WARN, FAIL, UNKNOWN = Result.PASS, Result.WARN, Result.FAIL, Result.UNKNOWN
 NFS = "40 1 0:50 / /data rw,relatime - nfs4 filer:/export rw,vers=4.2"

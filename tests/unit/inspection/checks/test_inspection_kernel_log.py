@@ -26,7 +26,7 @@ from kcover_ebpf.inspection.result import (
     unknown,
 )
 from kcover_ebpf.logs.rules import shipped
-from tests.unit.inspection_hosts import Found
+from tests.unit.support.inspection_hosts import Found
 
 NOW_S = 10_000.0
 UNIX_S = rfc3339.from_text("2026-11-23T13:00:00Z")

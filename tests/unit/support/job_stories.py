@@ -9,8 +9,8 @@ from kcover_ebpf.facts.host import CollectiveRank, CollectiveSide, WaitedFile
 from kcover_ebpf.facts.kernel import SignalSent
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.verdict import Cause, VerdictKind
-from tests.unit.scripted_job import BARRIER, LOCK, Proc, pipe
-from tests.unit.two_nodes import Recorded
+from tests.unit.support.scripted_job import BARRIER, LOCK, Proc, pipe
+from tests.unit.support.two_nodes import Recorded
 
 
 def others(stage: Recorded, odd: int, mode: str = "futex") -> None:

@@ -6,8 +6,8 @@ from kcover_ebpf.api.incident import Incident, JobRef, Phase, Status
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, Culprit, Verdict, VerdictKind
 from kcover_ebpf.output.job_board import BoardJob, board_of
-from tests.unit.judged import judged
-from tests.unit.report_builders import NOW_S, SELECTOR, rank, report
+from tests.unit.support.judged import judged
+from tests.unit.support.report_builders import NOW_S, SELECTOR, rank, report
 
 HUNG = (report("a", rank(0), rank(2)), report("b", rank(1, State.STOPPED, 9.0), rank(3)))
 HANG = Status(

@@ -14,7 +14,7 @@ from kcover_ebpf.errors import ActionError
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.nodes.node_plan import NodeBreaker
-from tests.unit.kept_policies import put_policy
+from tests.unit.support.kept_policies import put_policy
 
 OLD = {
     "name": "rule",

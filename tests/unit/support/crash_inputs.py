@@ -9,9 +9,9 @@ from kcover_ebpf.api.log_report import LoggedTraceback
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.restart.context import RestartInput
 from kcover_ebpf.recovery.restart.guards import RestartRequest
-from tests.unit.guard_inputs import ask, world
-from tests.unit.log_builders import BUG, log, seen
-from tests.unit.report_builders import NOW_S, local
+from tests.unit.support.guard_inputs import ask, world
+from tests.unit.support.log_builders import BUG, log, seen
+from tests.unit.support.report_builders import NOW_S, local
 
 AGE_S = 1.5
 EXITED = local(VerdictKind.CRASHED, Cause.EXITED, 1, AGE_S, EvidenceKind.EVENT)

@@ -1,4 +1,4 @@
-"""Scripted jobs as tapes. `python -m tests.unit.recorded_stage` writes those of tests/tapes anew."""
+"""Scripted jobs as tapes. `python -m tests.unit.support.recorded_stage` writes those of tests/tapes anew."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kcover_ebpf.tapes.writer import TapeWriter
 
 from .scripted_job import LOCK, Stage
 
-TAPES = Path(__file__).resolve().parents[1] / "tapes"
+TAPES = Path(__file__).resolve().parents[2] / "tapes"
 HEADER = Header(SCHEMA, "0.1.0", "x86_64", Policy(), Act.OBSERVE, False)
 
 

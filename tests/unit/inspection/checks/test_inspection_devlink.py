@@ -13,7 +13,7 @@ from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection.checks import devlink
 from kcover_ebpf.inspection.checks.devlink import Reporter
 from kcover_ebpf.inspection.options import InspectionOptions
-from tests.unit.inspection_hosts import found
+from tests.unit.support.inspection_hosts import found
 
 PASS, UNKNOWN, WARN, FAIL = Result.PASS, Result.UNKNOWN, Result.WARN, Result.FAIL
 PF = "pci/0000:40:00.0"

@@ -28,8 +28,8 @@ from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.settings import Policy
-from tests.unit.report_builders import NOW_S, SELECTOR, case, pod
-from tests.unit.scripted_job import Proc, Stage
+from tests.unit.support.report_builders import NOW_S, SELECTOR, case, pod
+from tests.unit.support.scripted_job import Proc, Stage
 
 NODES = "ab"
 """Even ranks are on the first node, odd ones on the second."""

@@ -12,7 +12,7 @@ from kcover_ebpf.inspection.checks import links, nvml, pcie, rdma
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, Cost, PartResult, failed, passed
 from kcover_ebpf.inspection.round import results_by_device
-from tests.unit.inspection_hosts import GPU, NIC, SWITCH, pci_device, write
+from tests.unit.support.inspection_hosts import GPU, NIC, SWITCH, pci_device, write
 
 GPU_AT, NIC_AT = "0000:5d:00.0", "0000:0a:00.0"
 

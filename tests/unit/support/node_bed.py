@@ -15,8 +15,8 @@ from kcover_ebpf.facts.health import Result
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.inspection.result import PartResult
 from kcover_ebpf.kube.reflector import Change, Event
-from tests.unit.kept_policies import put_policy
-from tests.unit.node_world import Cluster
+from tests.unit.support.kept_policies import put_policy
+from tests.unit.support.node_world import Cluster
 
 PROBE, GPU = "plugin/probe", "0000:5d:00.0"
 P, F = Result.PASS, Result.FAIL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kcover_ebpf.api.incident import Incident, JobRef, Phase, RestartMethod, Status
 from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, Verdict, VerdictKind
-from tests.unit.judged import judged
+from tests.unit.support.judged import judged
 
 AT_S = 1_700_000_000.0
 STOPPED = Status(

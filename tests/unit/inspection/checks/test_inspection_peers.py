@@ -12,7 +12,7 @@ import pytest
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection import path_mtu
 from kcover_ebpf.inspection.checks import peers
-from tests.unit.inspection_hosts import found
+from tests.unit.support.inspection_hosts import found
 
 PASS, WARN, FAIL = Result.PASS, Result.WARN, Result.FAIL
 

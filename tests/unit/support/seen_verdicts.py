@@ -5,7 +5,7 @@ from __future__ import annotations
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.model.verdict import Verdict, VerdictKind
 from kcover_ebpf.settings import Act
-from tests.unit.scripted_job import Stage
+from tests.unit.support.scripted_job import Stage
 
 
 def not_working(stage: Stage) -> list[Verdict]:

@@ -11,7 +11,7 @@ from kcover_ebpf.inspection.checks import links, modules, pcie, rdma
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check
 from kcover_ebpf.inspection.schedule import scheduled
-from tests.unit.inspection_hosts import GPU, NIC, SWITCH, found, pci_device, write
+from tests.unit.support.inspection_hosts import GPU, NIC, SWITCH, found, pci_device, write
 
 ALL_MODULES = ("nvidia", "nvidia_uvm", "nvidia_peermem", "gdrdrv")
 

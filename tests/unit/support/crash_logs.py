@@ -9,7 +9,7 @@ from kcover_ebpf.logs import rules
 from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.log_files import Chunk
-from tests.unit.report_builders import NOW_S
+from tests.unit.support.report_builders import NOW_S
 
 RULES = tuple(rule for rule in rules.shipped() if rule.source is Source.CONTAINER)
 

@@ -15,7 +15,7 @@ from kcover_ebpf.inspection.checks import nvidia_smi
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Cost
 from testbed.skips import ROOT
-from tests.unit.inspection_hosts import found, pci_device, tool
+from tests.unit.support.inspection_hosts import found, pci_device, tool
 
 PASS, WARN, FAIL, UNKNOWN = Result.PASS, Result.WARN, Result.FAIL, Result.UNKNOWN
 

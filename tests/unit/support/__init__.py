@@ -1,0 +1,1 @@
+"""What unit tests share: builders of facts and objects, scripted jobs, fakes."""
