@@ -11,16 +11,9 @@ from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.tunables.diagnosis import LEARNED_GAPS
+from tests.unit.support import scripted_job as job
 from tests.unit.support.gpu_ranks import SYNCHRONIZE, Gpu
-from tests.unit.support.scripted_job import (
-    COLLECTIVE,
-    LOCK,
-    STACK_POINTER,
-    Proc,
-    Side,
-    Stage,
-    trained,
-)
+from tests.unit.support.scripted_job import LOCK, Proc, Side, Stage, trained
 from tests.unit.support.seen_verdicts import ended, faults
 
 GPU = WaitedFile(7, "device", "/dev/nvidia0", Inode(0), "195:0", "")
@@ -53,12 +46,12 @@ def test_device_wait__a_job_that_burns_its_cpus_in_healthy_steps_is_left_alone(
 
 def sleep_until_done(stage: Stage, number: int, **changes: object) -> None:
     """As CUDA's host threads do with CU_CTX_SCHED_BLOCKING_SYNC: at a semaphore in a frame of its library."""
-    frame = {"argument": STACK_POINTER + 0xB0, "stack": SYNCHRONIZE, **changes}
+    frame = {"argument": job.STACK_POINTER + 0xB0, "stack": SYNCHRONIZE, **changes}
     stage.become(stage.rank(number), "futex", **frame)
     # who waits for it has sent its part
     stage.rank(number).unread = 1 << 20
     for other_number in {0, 1, 2, 3} - {number}:
-        stage.become(stage.rank(other_number), "futex", stack=COLLECTIVE)
+        stage.become(stage.rank(other_number), "futex", stack=job.COLLECTIVE)
 
 
 def test_device_wait__a_rank_that_sleeps_until_its_device_is_done_is_not_named_or_ended() -> None:
@@ -79,7 +72,7 @@ def test_device_wait__a_rank_that_yields_until_its_device_is_done_is_not_named_o
     stage.run(5)
     began_s = stage.now_ns / NS
     for number in (0, 2, 3):
-        stage.become(stage.rank(number), "futex", stack=COLLECTIVE)
+        stage.become(stage.rank(number), "futex", stack=job.COLLECTIVE)
     stage.become(stage.rank(1), "yield", module="libc.so.6", called_from=(), unread=1 << 20)
     stage.run(90)
     found = faults(stage, began_s)
@@ -97,7 +90,7 @@ def test_device_wait__a_rank_that_does_not_read_while_its_device_works_is_not_na
     began_s = stage.now_ns / NS
     gpu.stuck = {1}
     gpu.left_alone = {0}
-    stage.become(stage.rank(0), "futex", stack=COLLECTIVE, unsent=1 << 20)
+    stage.become(stage.rank(0), "futex", stack=job.COLLECTIVE, unsent=1 << 20)
     gpu.spend(90)
     found = faults(stage, began_s)
     assert [(verdict.cause, verdict.culprit) for verdict in found] == [(Cause.DEVICE_WAIT, None)]
@@ -105,7 +98,9 @@ def test_device_wait__a_rank_that_does_not_read_while_its_device_works_is_not_na
 
 
 @pytest.mark.parametrize(
-    "changes", [{"argument": STACK_POINTER + 0x2000}, {"stack": LOCK}], ids=["elsewhere", "a lock"]
+    "changes",
+    [{"argument": job.STACK_POINTER + 0x2000}, {"stack": LOCK}],
+    ids=["elsewhere", "a lock"],
 )
 def test_device_wait__another_semaphore_is_not_the_drivers(changes: dict[str, object]) -> None:
     stage = trained()
@@ -397,7 +392,7 @@ def test_device_wait__a_watchdog_of_every_rank_releases_no_lock(period_s: int, o
         proc.sides = {proc.pid + 50_000: Side("timed", period_ns=period_s * NS)}
     stage.run(60)
     for number in range(4):
-        mode, stack = (others, COLLECTIVE) if number else ("futex", LOCK)
+        mode, stack = (others, job.COLLECTIVE) if number else ("futex", LOCK)
         stage.become(stage.rank(number), mode, module="libcuda.so.1", stack=stack, naps_per_s=400)
     stage.run(30)
     verdict = faults(stage)[-1]
