@@ -92,9 +92,9 @@ class PodRegistry:
             self._on_bad(str(error))
         return None
 
-    def _say_over(self, error: OverBound) -> None:
-        over_bounds.count(error.what)
-        self._on_bad(str(error))
+    def _say_over(self, over_bound: OverBound) -> None:
+        over_bounds.count(over_bound.what)
+        self._on_bad(str(over_bound))
 
     def on_policy(self, event: Event) -> None:
         """Take a changed FaultPolicy; an invalid one is not in force, nor is its previous version."""

@@ -85,8 +85,8 @@ def kind_of(pod: Pod) -> JobKind | None:
     )
 
 
-def _owns(row: JobKind, owner: Owner | None) -> bool:
-    return owner is not None and (owner.kind, owner.group) == (row.owner, row.group)
+def _owns(job_kind: JobKind, owner: Owner | None) -> bool:
+    return owner is not None and (owner.kind, owner.group) == (job_kind.owner, job_kind.group)
 
 
 def with_kind(pod: Pod, kinds: Iterable[JobKind]) -> Pod:

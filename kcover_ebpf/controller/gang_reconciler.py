@@ -322,7 +322,7 @@ class GangReconciler:
                 context=context,
                 armed=top is not None and top.armed,
                 approved=live_incident.approved,
-                gates=self._breaker.gates(live_incident.job.uid, live_incident.namespace),
+                limits=self._breaker.gates(live_incident.job.uid, live_incident.namespace),
                 stable_s=self.wall() - memo.since_s,
                 last_restart_s=max(ended, default=None),
             )

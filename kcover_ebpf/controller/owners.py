@@ -90,7 +90,7 @@ class _Branch:
     """True if an object on the path has the name in the pods' labels; only one object can."""
     complete: bool
     """False if an owner on the path is gone: the pods may belong to any job."""
-    first: _OwnerLink | None = None
+    first_link: _OwnerLink | None = None
     """Controller of the pods; None if unknown."""
 
 
@@ -173,7 +173,7 @@ class Owners:
         moves, moves_not = _moves(found.top, members, ours)
         owner = found.top.owner or _most_named(members)
         top = replace(found.top, armed=armed, owner=owner, moves=moves, moves_not=moves_not)
-        if any(branch.first is None or branch.first.waits_for_ends for branch in ours):
+        if any(branch.first_link is None or branch.first_link.waits_for_ends for branch in ours):
             top = replace(top, renames=False)
         return replace(found, top=top, strays=frozenset(strays))
 
@@ -237,7 +237,7 @@ class Owners:
     ) -> _Branch:
         """Walk from one controller to the top; `names`: names in the pods' labels."""
         owner, armed, named, complete = first_owner, False, False, False
-        first: _OwnerLink | None = None
+        first_link: _OwnerLink | None = None
         raw: Mapping[str, Any] | None = None
         for _ in range(_MOST_STEPS):
             link, raw = self._link(namespace, owner)
@@ -245,13 +245,13 @@ class Owners:
                 complete = self._readable(owner) is None
                 break
             armed, named = armed or link.armed, named or owner.name in names
-            first = first or link
+            first_link = first_link or link
             if link.owner is None:
                 complete = True
                 break
             owner = link.owner
         ref = JobRef(owner.kind, owner.name, owner.uid, owner.api_version)
-        return _Branch(first_owner, tuple(pods), ref, raw, armed, named, complete, first)
+        return _Branch(first_owner, tuple(pods), ref, raw, armed, named, complete, first_link)
 
     def _link(
         self, namespace: str, owner: Owner
@@ -373,7 +373,8 @@ def _moves(
     """How one pod of a job is moved to another node; and if it cannot be, the reason."""
     moves = top.method.moves if top.method is not None and not top.why else MovesBy.NONE
     if moves is MovesBy.EVICT and not all(
-        branch.first is not None and branch.first.ignores_disruptions for branch in branches
+        branch.first_link is not None and branch.first_link.ignores_disruptions
+        for branch in branches
     ):
         why = "its Jobs count an evicted pod: give them a podFailurePolicy that ignores DisruptionTarget"
         return MovesBy.NONE, why

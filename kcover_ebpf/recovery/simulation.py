@@ -256,7 +256,7 @@ class _Replayed:
             context=context,
             armed=self._armed is not False,
             approved=self._incident.approved,
-            gates=self._limits,
+            limits=self._limits,
             stable_s=max(VERDICT_STABLE_S, now_s - opened_s),
             last_restart_s=max(earlier, default=None),
         )

@@ -106,15 +106,15 @@ class ReadRanks:
         """Ask a flight recorder for a dump; raises `RequestError`."""
         return self._recorder("record_request", recorder, None)[0]
 
-    def fetch(self, recorder: RankRecorder, before: Mark) -> tuple[Mark, RankRecord | str]:
+    def fetch(self, recorder: RankRecorder, known_mark: Mark) -> tuple[Mark, RankRecord | str]:
         """Fetch the dump of a flight recorder; raises `RequestError`."""
-        return self._recorder("record_fetch", recorder, before)
+        return self._recorder("record_fetch", recorder, known_mark)
 
     def _recorder(
-        self, operation: str, recorder: RankRecorder, before: Mark
+        self, operation: str, recorder: RankRecorder, known_mark: Mark
     ) -> tuple[Mark, RankRecord | str]:
         try:
-            found = self._ask(operation, RANK_READ_S, recorder=encode(recorder), before=before)
+            found = self._ask(operation, RANK_READ_S, recorder=encode(recorder), before=known_mark)
             if "refused" in found:
                 raise RequestError(str(found["refused"])[:256])
             mark, record = found["mark"], found.get("record")

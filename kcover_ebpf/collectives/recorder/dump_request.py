@@ -68,8 +68,8 @@ class RecorderSource(Protocol):
         """Request a dump by one byte; returns the mark of the previous file. Raises `RequestError`."""
         ...
 
-    def fetch(self, recorder: RankRecorder, before: Mark) -> tuple[Mark, RankRecord | str]:
-        """The record in a file newer than `before`, with the mark of that file.
+    def fetch(self, recorder: RankRecorder, known_mark: Mark) -> tuple[Mark, RankRecord | str]:
+        """The record in a file newer than `known_mark`, with the mark of that file.
 
         While there is none, a text says what is wrong with the file so far; an empty text means that there is no
         newer file. Raises `RequestError` if waiting is pointless.
@@ -84,9 +84,9 @@ class RecordersHere:
         """Request a dump; see `RecorderSource`."""
         return request(recorder)
 
-    def fetch(self, recorder: RankRecorder, before: Mark) -> tuple[Mark, RankRecord | str]:
+    def fetch(self, recorder: RankRecorder, known_mark: Mark) -> tuple[Mark, RankRecord | str]:
         """The record in a newer file; see `RecorderSource`."""
-        return fetch(recorder, before)
+        return fetch(recorder, known_mark)
 
 
 def request(recorder: RankRecorder) -> Mark:
@@ -112,14 +112,14 @@ def request(recorder: RankRecorder) -> Mark:
     return before
 
 
-def fetch(recorder: RankRecorder, before: Mark) -> tuple[Mark, RankRecord | str]:
+def fetch(recorder: RankRecorder, known_mark: Mark) -> tuple[Mark, RankRecord | str]:
     """The record in a newer file; see `RecorderSource`."""
     if recorder.file is None:
         raise RequestError("the path of the dump is unknown")
     _check(recorder)
     try:
         mark = _mark(recorder)
-        if mark is None or mark == before:
+        if mark is None or mark == known_mark:
             return mark, ""
         if mark[-1] > MOST_BYTES:
             raise RequestError(f"{recorder.file} is larger than {MOST_BYTES >> 20} MiB")
@@ -127,7 +127,7 @@ def fetch(recorder: RankRecorder, before: Mark) -> tuple[Mark, RankRecord | str]
     except RankFileError as error:
         raise RequestError(str(error)) from None
     except OSError as error:
-        return before, f"{recorder.file}: {error.strerror}"
+        return known_mark, f"{recorder.file}: {error.strerror}"
     with _PARSING:
         try:
             dump = recorder_dump.read(data)

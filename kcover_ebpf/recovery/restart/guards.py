@@ -78,7 +78,7 @@ class RestartRequest:
     context: RestartContext
     armed: bool
     approved: bool
-    gates: ClusterLimits
+    limits: ClusterLimits
     stable_s: float
     """Seconds for which the verdict has been the same."""
     last_restart_s: float | None = None
@@ -181,7 +181,7 @@ def _restart(
     if method is RestartMethod.NONE:
         return _refused(request, context, _no_method(context, why))
     if _is_spent(request, context):
-        most = request.gates.most_restarts if request.approved else context.policy.restarts.max
+        most = request.limits.most_restarts if request.approved else context.policy.restarts.max
         spent = f"the budget of {most} restarts is used up"
         if _loops(context):
             return Transition(final_stop(context, spent))
@@ -196,7 +196,7 @@ def _is_spent(request: RestartRequest, context: RestartContext) -> bool:
     """True if no restart is left. A person's approval may exceed the policy's budget, but not the operator's bound."""
     if not request.approved:
         return context.restarts_left <= 0
-    return context.restarts_left + request.gates.most_restarts - context.policy.restarts.max <= 0
+    return context.restarts_left + request.limits.most_restarts - context.policy.restarts.max <= 0
 
 
 def _too_little(gang_verdict: GangVerdict, context: RestartContext) -> str | None:
@@ -247,7 +247,7 @@ def _why_observed(request: RestartRequest, context: RestartContext) -> str | Non
         return NOT_ARMED
     if policy.action is not Level.SHUTDOWN:
         return f"the policy allows {policy.action.value} only"
-    if request.gates.dry_run or policy.dry_run:
+    if request.limits.dry_run or policy.dry_run:
         method, _ = method_of(context)
         return f"dry run: would restart it ({method.value})"
     return None
@@ -260,7 +260,7 @@ def _refused(request: RestartRequest, context: RestartContext, why: str) -> Tran
 
 def _with_snapshot(request: RestartRequest, context: RestartContext) -> RestartContext:
     return evidence_orders.with_snapshot(
-        context, armed=request.armed, dry_run=request.gates.dry_run
+        context, armed=request.armed, dry_run=request.limits.dry_run
     )
 
 
@@ -281,10 +281,10 @@ def _why_wait(request: RestartRequest, context: RestartContext) -> tuple[str, fl
     """(reason to wait, seconds until it should be checked again); None if the restart may begin."""
     if context.policy.approval is Approval.MANUAL and not request.approved:
         return f"waiting for approval: kubectl kcover approve {context.name}", 30.0
-    if request.gates.acting >= request.gates.most_acting:
-        return f"waiting: {request.gates.acting} jobs are being restarted at once", 1.0
-    if request.gates.acting_here >= request.gates.most_here:
-        here = request.gates.acting_here
+    if request.limits.acting >= request.limits.most_acting:
+        return f"waiting: {request.limits.acting} jobs are being restarted at once", 1.0
+    if request.limits.acting_here >= request.limits.most_here:
+        here = request.limits.acting_here
         return f"waiting: {here} jobs of this namespace are being restarted at once", 1.0
     left_s = _pause_left_s(request, context)
     if left_s > 0 and not _loops(context):
@@ -297,7 +297,7 @@ def _pause_left_s(request: RestartRequest, context: RestartContext) -> float:
     if request.last_restart_s is None:
         return 0.0
     pause_s = (
-        min(context.pause_s, request.gates.shortest_pause_s)
+        min(context.pause_s, request.limits.shortest_pause_s)
         if request.approved
         else context.pause_s
     )

@@ -1,4 +1,4 @@
-"""A dotted name between backticks, in a docstring of the package, leads to something that exists."""
+"""Docstrings of the package: dotted names between backticks exist, and few of them are mere fragments."""
 
 import ast
 import re
@@ -20,6 +20,38 @@ PLACES = {part for module in TEXTS for part in module.split(".")}
 THINGS = {symbol.get_name() for symbol in DEFINED.values() if symbol.is_namespace()} - PLACES
 """Functions and classes."""
 NAMES = [f".{name}" for name in (*TEXTS, *DEFINED)]
+
+MAY_BE_SHORT = 190
+"""Fewer docstrings than this may have five words or fewer: most of these say nothing that the name does not."""
+SHORT = 5
+
+
+def docstrings(tree: ast.Module) -> list[str]:
+    """Those of modules, classes and functions, and strings after an assignment, which describe its variable."""
+    found: list[str] = []
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if not isinstance(body, list):
+            continue
+        preceding = [None, *body]
+        for before, statement in zip(preceding, body, strict=False):
+            describes = before is None or isinstance(before, ast.Assign | ast.AnnAssign)
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(text))) if describes:
+                    found.append(text)
+    return found
+
+
+def test_docstrings__few_are_fragments() -> None:
+    texts = [text for module in TEXTS.values() for text in docstrings(ast.parse(module))]
+    short = [text for text in texts if len(text.split()) <= SHORT]
+    assert len(texts) > 5000
+    assert len(short) < MAY_BE_SHORT
+
+
+def test_docstrings__of_a_module_a_function_and_a_variable() -> None:
+    text = '"""m"""\nx = 1\n"""v"""\ndef f() -> None:\n    """f"""\n    g()\n    "no docstring"\n'
+    assert docstrings(ast.parse(text)) == ["m", "v", "f"]
 
 
 def dangling(text: str) -> list[str]:

@@ -48,7 +48,7 @@ def ask(
         status, restart_input, policy or FaultPolicy(), "inc", "ns/inc", SELECTOR, earlier
     )
     return replace(
-        RestartRequest(turn, armed=True, approved=False, gates=ClusterLimits(), stable_s=1.0),
+        RestartRequest(turn, armed=True, approved=False, limits=ClusterLimits(), stable_s=1.0),
         **more,
     )
 

@@ -122,7 +122,7 @@ def test_decide__a_suspicion_has_its_order_once_and_stays_open() -> None:
     [
         suspected(CAP_S - 1.0),
         suspected(CAP_S, armed=False),
-        suspected(CAP_S, gates=ClusterLimits(dry_run=True)),
+        suspected(CAP_S, limits=ClusterLimits(dry_run=True)),
         suspected(CAP_S, FaultPolicy(action=Level.OBSERVE)),
     ],
     ids=["too early", "not armed", "dry run", "observe"],

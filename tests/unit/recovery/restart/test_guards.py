@@ -40,7 +40,7 @@ STOPS = {
     "dry run of the policy": (
         ask(world(), FaultPolicy(dry_run=True)), Phase.OBSERVED, "dry run: would restart it (InPlace)",
     ),
-    "dry run of the cluster": (ask(world(), gates=ClusterLimits(dry_run=True)), Phase.OBSERVED, "dry run"),
+    "dry run of the cluster": (ask(world(), limits=ClusterLimits(dry_run=True)), Phase.OBSERVED, "dry run"),
     "the job is over": (ask(world(top=top(ended="Failed"))), Phase.OBSERVED, "the job is Failed"),
     "the job is gone": (ask(world(top=None)), Phase.OBSERVED, "the job is gone"),
     "a suspicion": (
@@ -58,9 +58,11 @@ STOPS = {
     "approval": (
         ask(world(), FaultPolicy(approval=Approval.MANUAL)), Phase.DECIDED, "kubectl kcover approve inc",
     ),
-    "the breaker": (ask(world(), gates=ClusterLimits(acting=20)), Phase.DECIDED, "20 jobs"),
+    "the breaker": (ask(world(), limits=ClusterLimits(acting=20)), Phase.DECIDED, "20 jobs"),
     "the breaker of the namespace": (
-        ask(world(), gates=ClusterLimits(acting_here=5, most_here=5)), Phase.DECIDED, "5 jobs of this namespace",
+        ask(world(), limits=ClusterLimits(acting_here=5, most_here=5)),
+        Phase.DECIDED,
+        "5 jobs of this namespace",
     ),
     "the pause": (
         ask(world(), earlier=1, last_restart_s=NOW_S - 3), Phase.DECIDED, "waiting: back-off before restart",
@@ -234,7 +236,7 @@ def test_describe__a_fault_that_went_by_is_not_the_beginning_of_the_next_one() -
     [
         ask(world(), FaultPolicy(action=Level.SNAPSHOT), armed=False),
         ask(world(), FaultPolicy(action=Level.SNAPSHOT, dry_run=True)),
-        ask(world(), FaultPolicy(action=Level.SNAPSHOT), gates=ClusterLimits(dry_run=True)),
+        ask(world(), FaultPolicy(action=Level.SNAPSHOT), limits=ClusterLimits(dry_run=True)),
         ask(world(), FaultPolicy(action=Level.OBSERVE)),
     ],
     ids=["not armed", "dry run", "dry run of the cluster", "observe"],
@@ -272,7 +274,7 @@ def test_decide__who_approves_goes_no_further_than_the_operator(earlier: int) ->
 
 def test_decide__who_approves_waits_for_the_operators_shortest_pause() -> None:
     asked = ask(world(), earlier=5, approved=True, last_restart_s=NOW_S - 1)
-    asked = replace(asked, gates=replace(asked.gates, shortest_pause_s=10.0))
+    asked = replace(asked, limits=replace(asked.limits, shortest_pause_s=10.0))
     assert decide(asked).wake_s == pytest.approx(9.0)
     again = replace(asked, last_restart_s=NOW_S - 11)
     status = decide(again).status
