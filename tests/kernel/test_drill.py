@@ -88,7 +88,7 @@ def test_the_rank_is_stopped_and_runs_again_after_its_time(
         assert (tmp_path / RECORD).exists()
         with (
             Drill(pod.pids, tmp_path, 1.0) as second,
-            pytest.raises(UsageError, match="under way"),
+            pytest.raises(UsageError, match="another drill is in progress"),
         ):
             second.inject(DrillFault.STOP)
         assert is_stopped(pod), "another drill that is refused takes nothing back"
