@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from kcover_ebpf.diagnosis.clock.progress import Stall
+from kcover_ebpf.diagnosis.clock.progress import JobProgress, Stall
 from kcover_ebpf.diagnosis.clock.suspicion import Suspicion, reading_period_ns
 from kcover_ebpf.facts.host import ThreadReading
 from kcover_ebpf.facts.kernel import Detail, SampleRequest
@@ -80,6 +80,15 @@ def test_suspicion__each_process_is_sampled_as_closely_as_its_job_needs() -> Non
     assert stage.job.sampling()[Pid(100)] == SampleRequest(Detail.ON, every=4)
     stage.job.examine()
     assert stage.job.sampling()[Pid(100)] == SampleRequest(Detail.ALL, every=1)
+
+
+def test_suspicion__while_ranks_are_compared_their_side_threads_are_sampled_as_in_calm_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = trained(seconds=60)
+    monkeypatch.setattr(JobProgress, "compares", lambda progress, now_ns: True)
+    assert stage.job.pace.compares(stage.now_ns)
+    assert set(stage.job.sampling().values()) == {SampleRequest()}
 
 
 def test_suspicion__another_lead_thread_is_named_to_the_sampler() -> None:
