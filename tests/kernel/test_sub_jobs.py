@@ -75,7 +75,7 @@ def test_sub_jobs__a_hang_in_one_is_named_and_does_not_end_the_other(tmp_path: P
         until(lambda: steps(tmp_path, 0) > reached + 75, "the other to go on")
         assert len([pid for pid in one.members() if is_alive(pid)]) >= 6
         one.send(signal.SIGTERM)
-        one.finish()
+        one.reap()
     verdicts = [event for event in one.events() if event["event"] == "verdict"]
     kinds = [(event["verdict"], event["cause"]) for event in verdicts]
     assert "HUNG" in [kind for kind, _ in kinds], kinds
