@@ -94,9 +94,9 @@ class PortErrorReader:
 
     def _counted(self, port: _Port, before: dict[Path, int]) -> Iterator[tuple[str, int]]:
         for file in port.files:
-            said = text(file)
-            if said.isdecimal():
-                count = self._before[file] = int(said)
+            value = text(file)
+            if value.isdecimal():
+                count = self._before[file] = int(value)
                 if count > before.get(file, count):
                     yield file.name, count - before[file]
 

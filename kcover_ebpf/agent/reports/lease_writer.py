@@ -17,7 +17,7 @@ from kcover_ebpf.tunables.agent import AGENTS_COUNTED_S, LEASE_REFUSED_S, RENEWE
 
 
 class LeaseApi(Protocol):
-    """The methods of a session that are needed here."""
+    """The requests by which a Lease is written."""
 
     def merge_patch(self, path: str, body: dict[str, object]) -> object:
         """Change some fields of an object."""

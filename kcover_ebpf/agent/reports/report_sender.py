@@ -49,7 +49,7 @@ _BASE = f"/apis/{API_VERSION}/namespaces"
 
 
 class Api(LeaseApi, Protocol):
-    """The methods of a session that are needed here."""
+    """The requests by which reports and Leases are written."""
 
     def apply(self, path: str, body: dict[str, object], manager: str) -> object:
         """Create an object, or replace the fields in `body`."""

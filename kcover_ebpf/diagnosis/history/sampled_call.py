@@ -118,7 +118,8 @@ class UsualWaits:
 
     def observe(self, sample: ThreadSample, moved_ns: int) -> None:
         """Take its position; its rank last moved data at the boottime `moved_ns`."""
-        self._note_call(sample)
+        if sample.state is TaskState.SLEEPING:
+            self._calls.add(sample.syscall)
         if sample.idle_since_ns != self._idle_since_ns:
             self._count, self._idle_since_ns = self._count + 1, sample.idle_since_ns
             self._is_counted = False
@@ -137,15 +138,11 @@ class UsualWaits:
         """
         if sample.state is not TaskState.SLEEPING:
             return
-        self._note_call(sample)
+        self._calls.add(sample.syscall)
         waits = self._in_call(sample.syscall, sample.boottime_ns)
         unseen_ns = min(moved_ns - waits.last_ns, USUAL_UNSEEN_NS)
         waits.longest_ns, waits.last_ns = max(waits.longest_ns, unseen_ns), moved_ns
         self._count, waits.count = self._count + 1, waits.count + 1
-
-    def _note_call(self, sample: ThreadSample) -> None:
-        if sample.state is TaskState.SLEEPING:
-            self._calls.add(sample.syscall)
 
     def has(self, call: int) -> bool:
         """True if the thread was ever found asleep in this call."""

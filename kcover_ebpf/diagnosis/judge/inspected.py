@@ -1,6 +1,6 @@
-"""A slow or stalled job with what NCCL Inspector's files say. Pure.
+"""A slow or stalled job with the findings of NCCL Inspector's files. Pure.
 
-They are the job's own words, so they are evidence for people: they name no culprit, and make nothing more certain.
+The job wrote these files, so they are only evidence for people: they name no culprit, and make nothing more certain.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _EXPLAINED = frozenset({VerdictKind.SLOW, VerdictKind.HUNG, VerdictKind.UNKNOWN}
 
 
 def by_inspector(finding: Finding, inspector_seen: InspectorSeen, now_ns: int) -> Finding:
-    """The finding with the costliest of them, if they were read of late."""
+    """The finding with the costliest of the slow collectives as evidence, if the files were read recently."""
     if finding.kind not in _EXPLAINED or not inspector_seen.slow:
         return finding
     if now_ns - inspector_seen.boottime_ns > INSPECTOR_FRESH_S * NS:
         return finding
-    said = [
+    found = [
         Evidence(EvidenceKind.EDGE, f"by NCCL Inspector, {slow.text}")
         for slow in inspector_seen.slow[:INSPECTOR_SHOWN]
     ]
-    return replace(finding, evidence=(*finding.evidence, *said))
+    return replace(finding, evidence=(*finding.evidence, *found))
