@@ -21,6 +21,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strings"
 	"sync"
 	"time"
 )
@@ -74,6 +75,7 @@ const mergePatch = "application/merge-patch+json"
 const applyPatch = "application/apply-patch+yaml"
 const jsonPatch = "application/json-patch+json"
 const apply = "?fieldManager=kcover-agent&force=true"
+const byAgent = "?fieldManager=kcover-agent&fieldValidation=Ignore"
 
 var (
 	client  *http.Client
@@ -95,7 +97,7 @@ func main() {
 		go func() {
 			each := &asked.Agents[index]
 			gate <- struct{}{}
-			patch(each.Report+apply, applyPatch, each.Body)
+			report(each.Report, each.Body)
 			if each.Lease != "" {
 				patch(each.Lease+apply, applyPatch, each.LeaseBody)
 			}
@@ -196,10 +198,10 @@ func (b beat) repeat() {
 		stamp(b.Body["spec"].(map[string]any))
 		var body any = b.Body
 		if b.Type == jsonPatch {
-			body = []map[string]any{{"op": "add", "path": "/spec", "value": b.Body["spec"]}}
+			body = specOf(b.Body)
 		}
 		// a server that cannot keep up is what this measures
-		send(b.Path, b.Type, body)
+		send("PATCH", b.Path, b.Type, body)
 	}
 }
 
@@ -222,17 +224,32 @@ func (a *agent) knows(id string) bool {
 	return false
 }
 
+// report does what kube/client.py does: it replaces the spec, and creates a report that does not exist.
+func report(path string, body map[string]any) {
+	status, said := send("PATCH", path+byAgent, jsonPatch, specOf(body))
+	if status == http.StatusNotFound {
+		status, said = send("POST", path[:strings.LastIndex(path, "/")]+byAgent, "application/json", body)
+	}
+	if status >= 300 {
+		check(fmt.Errorf("%d: %s", status, said))
+	}
+}
+
+func specOf(body map[string]any) []map[string]any {
+	return []map[string]any{{"op": "add", "path": "/spec", "value": body["spec"]}}
+}
+
 func patch(path, kind string, body map[string]any) {
-	if status, said := send(path, kind, body); status >= 300 {
+	if status, said := send("PATCH", path, kind, body); status >= 300 {
 		check(fmt.Errorf("%d: %s", status, said))
 	}
 }
 
 // send returns the status, and what the server says where it refused.
-func send(path, kind string, body any) (int, []byte) {
+func send(method, path, kind string, body any) (int, []byte) {
 	raw, err := json.Marshal(body)
 	check(err)
-	request, err := http.NewRequest("PATCH", server.String()+path, bytes.NewReader(raw))
+	request, err := http.NewRequest(method, server.String()+path, bytes.NewReader(raw))
 	check(err)
 	request.Header.Set("Authorization", token)
 	request.Header.Set("Content-Type", kind)

@@ -70,7 +70,8 @@ def _failure(job: Job) -> Finding | None:
         return None
     first = members.views.get(failures[0].pid)
     launcher = None if first is None else members.launcher_of(first)
-    survivors, longest_s = job.attention.stacks_of(job.waiting), job.pace.longest_s
+    stacks, longest_s = job.attention.stacks_of(job.waiting), job.pace.longest_s
+    survivors = exits.Survivors(stacks, job.senders.are_alike)
     finding = exits.judge_failure(
         job.announced, members.views, survivors, longest_s, launcher, whole=job.whole
     )

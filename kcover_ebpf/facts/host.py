@@ -51,6 +51,8 @@ class WaitedFile:
     """MAJOR:MINOR of the file system it is on (of the device itself for a device node)."""
     fs_type: str
     """nfs4, fuse, ext4, ...; empty when unknown."""
+    process: Pid | None = None
+    """The process whose end it waits for through a pidfd; None for other files, and once that has ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,6 +222,9 @@ def _file(pid: Pid, fd: int) -> WaitedFile:
         protocol = _protocol(pid, fd)
         kind = "udp" if protocol.startswith("UDP") else kind
         kind = "unix" if protocol.startswith("UNIX") else kind
+    if kind == "pidfd":
+        awaited = proc_text.pidfd_process(read_text(f"/proc/{pid}/fdinfo/{fd}"))
+        return WaitedFile(fd, kind, target[:120], inode, "", "", awaited)
     device, fs_type = _mount_of(pid, fd) if kind == "file" else ("", "")
     return WaitedFile(fd, kind, target[:120], inode, device, fs_type)
 

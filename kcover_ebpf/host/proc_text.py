@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from kcover_ebpf.ids import NS
+from kcover_ebpf.ids import NS, Pid
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
@@ -36,6 +36,7 @@ def status_numbers(status: bytes, field: bytes) -> tuple[int, ...]:
     return tuple(map(int, status_words(status, field)))
 
 
+_PIDFD = re.compile(r"^Pid:\t(\d{1,10})$", re.MULTILINE)
 _TIMER_VALUE = re.compile(r"^it_value: \((\d{1,18}), (\d{1,9})\)$", re.MULTILINE)
 
 
@@ -43,6 +44,12 @@ def timer_left_ns(fdinfo: str) -> int | None:
     """Nanoseconds until a timer next expires, from its fdinfo (proc_pid_fdinfo(5)); None if it is not set."""
     found = _TIMER_VALUE.search(fdinfo)
     return None if found is None else int(found[1]) * NS + int(found[2]) or None
+
+
+def pidfd_process(fdinfo: str) -> Pid | None:
+    """The process of a pidfd, from its fdinfo (proc_pid_fdinfo(5)); None once it has ended, or if it is not visible."""
+    found = _PIDFD.search(fdinfo)
+    return Pid(int(found[1])) if found is not None and int(found[1]) > 0 else None
 
 
 class CodeMapping(NamedTuple):

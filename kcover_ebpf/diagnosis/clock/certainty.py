@@ -100,7 +100,7 @@ def acts_at(
     if cause in (Cause.STOPPED, Cause.FROZEN):
         return ActsAt(policy.stopped_s, _STOPPED)
     if cause is Cause.ENDING:
-        return ActsAt(None, "most ranks have ended well, and a finished job is not restarted")
+        return ActsAt(None, "ranks have ended well, and a finished job is not restarted")
     return _at_limit(policy, "a suspicion never ends a job")
 
 

@@ -126,6 +126,15 @@ def unread(
     return sum(waiting), len(waiting)
 
 
+def sends_alike(ranks: Mapping[Pid, RankSnapshot]) -> bool | None:
+    """Whether these ranks sent at the same time while the job was healthy.
+
+    None if no host knows: with one rank on each, none can compare.
+    """
+    known = {rank.sends_alike for rank in ranks.values()} - {None}
+    return all(known) if known else None
+
+
 def oldest_sender(
     ranks: Mapping[Pid, RankSnapshot], endpoints: EndpointIndex
 ) -> tuple[Pid, float] | None:
@@ -133,10 +142,10 @@ def oldest_sender(
 
     Each rank sends as it enters a ring or an all-to-all; the one that never entered has only received. Source:
     measured, docs/decisions/0003. If ranks did not send at the same time while the job was healthy (a broadcast, a
-    pipeline), or some may be on an unobserved host, the order shows nothing.
+    pipeline), or some may be on an unobserved host, the order shows nothing. While that is not known it is only a
+    reason for suspicion (`sends_alike`).
     """
-    alike = {rank.sends_alike for rank in ranks.values()} - {None}
-    if endpoints.elsewhere or alike == {False}:
+    if endpoints.elsewhere or sends_alike(ranks) is False:
         return None
     ages = sorted(
         ((rank.sent_age_s, -pid) for pid, rank in ranks.items() if rank.sent_age_s is not None),

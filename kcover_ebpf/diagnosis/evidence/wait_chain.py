@@ -77,7 +77,6 @@ def follow(snapshot: JobSnapshot, first_rank: RankSnapshot) -> RankSnapshot:
 
 
 def _weight(rank: RankSnapshot, waited_by: Pid) -> int:
-    # among several children the one that cannot continue explains the wait; an idle one, which waits for
     # among several children the one that cannot continue explains the wait; an idle child, which waits for work from
     # the very rank that waits, does not
     if rank.state is State.READ and waited_by in rank.waits_for:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.evidence.evidence import name, sent_by
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.failures import gave_up
@@ -32,10 +33,19 @@ from kcover_ebpf.tunables.diagnosis import GAVE_UP_SEEN_NS
 _CRASH_SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 
 
+@dataclass(frozen=True, slots=True)
+class Survivors:
+    """The ranks that still live when another has failed."""
+
+    stacks: Mapping[Pid, stacks.Stack]
+    sends_alike: bool | None = None
+    """They sent at the same time while the job was healthy, so the order of sending is evidence; None if unknown."""
+
+
 def judge_failure(
     announcements: Announcements,
     views: Mapping[Pid, ProcessHistory],
-    survivor_stacks: Mapping[Pid, stacks.Stack],
+    survivors: Survivors,
     longest_s: float,
     process: ProcessHistory | None = None,
     *,
@@ -66,7 +76,8 @@ def judge_failure(
         cause, culprit, text = earlier
         evidence.insert(0, Evidence(EvidenceKind.EVENT, text))
     else:
-        cause, culprit, reasons = _origin(announcements, first, views, ranks, survivor_stacks)
+        odd = _skipped(first, ranks, survivors)
+        cause, culprit, reasons = _origin(announcements, first, views, survivors, odd)
         evidence += reasons
     return crashed(cause, first.boottime_ns, culprit, evidence, tuple(alive))
 
@@ -79,18 +90,17 @@ def _origin(
     announcements: Announcements,
     first_exit: ProcessExit,
     views: Mapping[Pid, ProcessHistory],
-    ranks: Mapping[Pid, ProcessHistory],
-    survivor_stacks: Mapping[Pid, stacks.Stack],
+    survivors: Survivors,
+    odd: Pid | None,
 ) -> tuple[Cause, ProcessHistory, list[Evidence]]:
     """Cause, culprit and further evidence of a first failure that no earlier exit explains.
 
-    A rank that is still alive is the culprit if it skipped a collective or if all others waited for it in vain.
+    A rank that is still alive is the culprit if it skipped a collective (`odd`) or if all others waited for it in vain.
     Otherwise the process that failed first is.
     """
     process = views[first_exit.pid]
-    odd = _skipped(first_exit, ranks, survivor_stacks)
     if odd is not None and _is_rank(process):
-        return Cause.COLLECTIVE_MISMATCH, ranks[odd], [_apart(odd, survivor_stacks, ranks)]
+        return Cause.COLLECTIVE_MISMATCH, views[odd], [_apart(odd, survivors.stacks, views)]
     late = _awaited(announcements, first_exit, views)
     if late is not None:
         reason = Evidence(EvidenceKind.PEERS, late.text)
@@ -154,24 +164,24 @@ def _ended_before(
 def _skipped(
     first_exit: ProcessExit,
     ranks: Mapping[Pid, ProcessHistory],
-    survivors: Mapping[Pid, stacks.Stack],
+    survivors: Survivors,
 ) -> Pid | None:
     """The survivor that waits in another collective than the rest; None unless two signs agree.
 
-    Its stack differs from all others', which are alike. Or, with only two left, it is the one that sent after the
-    other: it entered its collective last, and what it sent there killed the receiver.
+    Its stack differs from all others', which are alike. Or, with only two left that used to send at the same time, it
+    is the one that sent after the other: it entered its collective last, and what it sent there killed the receiver.
     """
-    if first_exit.signal not in (0, signal.SIGABRT) or len(survivors) < 2:
+    if first_exit.signal not in (0, signal.SIGABRT) or len(survivors.stacks) < 2:
         return None
-    apart = stacks.groups(survivors)
+    apart = stacks.groups(survivors.stacks)
     if len(apart) != 2:
         return None
     odd = stacks.minority(apart)
-    if len(odd) == 1:
-        return odd[0]
+    if len(odd) == 1 or len(survivors.stacks) > 2 or not survivors.sends_alike:
+        return odd[0] if len(odd) == 1 else None
     endpoint_index = endpoints.EndpointIndex(ranks.values())
-    newest = endpoints.newest_sender({pid: ranks[pid] for pid in survivors}, endpoint_index)
-    return newest[0] if newest is not None and len(survivors) == 2 else None
+    newest = endpoints.newest_sender({pid: ranks[pid] for pid in survivors.stacks}, endpoint_index)
+    return newest[0] if newest is not None else None
 
 
 def _ended_from_outside(

@@ -10,6 +10,7 @@ from kcover_ebpf.facts.host import WAKING_KINDS, ThreadReading
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.tunables.certainty import (
+    USUAL_CALLS_SAMPLES,
     USUAL_SHARE,
     USUAL_SPAN_NS,
     USUAL_UNSEEN_NS,
@@ -45,6 +46,19 @@ def waits_in_frame(sample: ThreadSample, table: SyscallTable) -> bool:
 
 _FUTEX_WAITS = (0, 9)
 """FUTEX_WAIT and FUTEX_WAIT_BITSET (include/uapi/linux/futex.h), without their flags."""
+
+
+_FUTEX_PRIVATE = 0x80
+"""FUTEX_PRIVATE_FLAG of the same header: no other process can release the wait."""
+
+
+def is_shared_futex(sample: ThreadSample) -> bool:
+    """True if a thread at a futex may be released by another process: a semaphore of processes in shared memory.
+
+    False in futex_waitv, whose flags are not among the arguments.
+    """
+    command = sample.args[1]
+    return command & 0x7F in _FUTEX_WAITS and not command & _FUTEX_PRIVATE
 
 
 def is_timed(sample: ThreadSample, table: SyscallTable) -> bool:
@@ -112,12 +126,17 @@ class UsualWaits:
     """System call -> waits in it."""
     _calls: set[int] = field(default_factory=set)
     """System calls in which it was ever found asleep, however short the sleep."""
+    _samples: int = 0
+    _first_ns: int = 0
+    _seen_ns: int = 0
+    """Nanoseconds from the first of these samples to the last."""
     _idle_since_ns: int = -1
     _is_counted: bool = False
     """The wait that began at `_idle_since_ns` is already counted."""
 
     def observe(self, sample: ThreadSample, moved_ns: int) -> None:
         """Take its position; its rank last moved data at the boottime `moved_ns`."""
+        self._note_sample(moved_ns)
         if sample.state is TaskState.SLEEPING:
             self._calls.add(sample.syscall)
         if sample.idle_since_ns != self._idle_since_ns:
@@ -136,6 +155,7 @@ class UsualWaits:
 
         The length is not observed: up to `USUAL_UNSEEN_NS`, it may be one wait since it was found there before.
         """
+        self._note_sample(moved_ns)
         if sample.state is not TaskState.SLEEPING:
             return
         self._calls.add(sample.syscall)
@@ -144,9 +164,14 @@ class UsualWaits:
         waits.longest_ns, waits.last_ns = max(waits.longest_ns, unseen_ns), moved_ns
         self._count, waits.count = self._count + 1, waits.count + 1
 
-    def has(self, call: int) -> bool:
-        """True if the thread was ever found asleep in this call."""
-        return call in self._calls
+    def _note_sample(self, moved_ns: int) -> None:
+        self._first_ns = self._first_ns or moved_ns
+        self._samples, self._seen_ns = self._samples + 1, moved_ns - self._first_ns
+
+    def lacks(self, call: int) -> bool:
+        """True if enough samples over a long time show the thread, and none of them asleep in this call."""
+        is_known = self._samples >= USUAL_CALLS_SAMPLES and self._seen_ns >= USUAL_SPAN_NS
+        return is_known and call not in self._calls
 
     def _in_call(self, call: int, first_ns: int) -> FoundWaits:
         return self._found.setdefault(call, FoundWaits(first_ns=first_ns, last_ns=first_ns))

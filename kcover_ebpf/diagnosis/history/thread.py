@@ -47,6 +47,8 @@ class _RegisterSample:
     """It is in user space, or runnable there."""
     spin_call: bool
     """True for a call of a busy waiter, as in `asks_again`."""
+    sleeps: bool
+    """It is in a sleep of a time: it paces itself, so it is no tight loop."""
     registers: tuple[int, ...]
     works: bool
     """It is in its own code, in a process where waits for a device would be found elsewhere."""
@@ -143,8 +145,11 @@ class ThreadHistory:
 
     @property
     def is_new_in_call(self) -> bool:
-        """True if it was never found asleep in its present call while its rank moved on."""
-        return not self._usual_waits.has(self.sample.syscall)
+        """True if it was never found asleep in its present call while its rank moved on.
+
+        False while too few samples show where it is then.
+        """
+        return self._usual_waits.lacks(self.sample.syscall)
 
     def works_since(self, boottime_ns: int) -> bool:
         """True if it made progress repeatedly since then, and used a CPU for more than a heartbeat."""
@@ -318,9 +323,12 @@ class ThreadHistory:
 
         Code that computes counts and points: its registers differ at every sample. A loop that waits
         for nothing returns to the same few (measured: 3 values in 24 samples against 24,
-        docs/decisions/0003).
+        docs/decisions/0003). Nor is it a tight loop if it sleeps in between.
         """
-        burning = [sample for sample in self._burning() if sample.calls_nothing]
+        seen = self._burning()
+        burning = [sample for sample in seen if sample.calls_nothing]
+        if any(sample.sleeps for sample in seen):
+            return False
         values = {sample.registers for sample in burning}
         return len(burning) >= REGISTER_SAMPLES_NEEDED and len(values) <= LOOP_VALUES_SHARE * len(
             burning
@@ -393,6 +401,7 @@ def _sample(sample: ThreadSample, table: SyscallTable, *, works: bool) -> _Regis
         boottime_ns=sample.boottime_ns,
         calls_nothing=sample.syscall == NO_SYSCALL,
         spin_call=asks_again(sample, table),
+        sleeps=table.family(sample.syscall) is SyscallFamily.SLEEP,
         registers=(sample.user_sp, *sample.args),
         works=works,
     )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kcover_ebpf.diagnosis.evidence import evidence, tcp_links
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.diagnosis.history import stacks
 from kcover_ebpf.diagnosis.judge import device_wait
+from kcover_ebpf.diagnosis.judge.run_end import left_at_stall
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, VerdictKind
-from kcover_ebpf.tunables.certainty import KILLED_PATIENCE_S, LEFT_SINCE_S
+from kcover_ebpf.tunables.certainty import KILLED_PATIENCE_S
 from kcover_ebpf.tunables.diagnosis import CYCLE_FACTOR, CYCLE_FLOOR_S, LATE_FLOOR_S
 
 
@@ -32,9 +34,7 @@ def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding 
         return _ended(snapshot, gone, ranks)
     if gone is not None:
         text = f"{evidence.name(gone)} exited with code 0 while the others still wait for it"
-        # ranks that had all stopped before it left may wait for something else, for example their own uploads
-        is_before = min(silent.values()) <= gone.age_s + needed
-        kind = EvidenceKind.EVENT if is_before else EvidenceKind.SINK
+        kind = EvidenceKind.EVENT if _is_announced(snapshot, gone, ranks) else EvidenceKind.SINK
         found = [Evidence(kind, text), *evidence.time(ranks[0])]
         return blame(snapshot, VerdictKind.HUNG, Cause.LEFT_EARLY, gone, found)
     if snapshot.starting or _may_read_yet(snapshot):
@@ -96,14 +96,24 @@ def _left_for_it(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> RankSn
     """
     if not all(_in_collective(rank) for rank in ranks):
         return None
-    step_s = max(snapshot.threshold_s(rank.pid) for rank in ranks)
-    stopped_s = max(rank.age_s for rank in ranks)
-    recent = [
-        rank
-        for rank in snapshot.left.values()
-        if rank.state is not State.DUMPING and rank.age_s <= stopped_s + step_s + LEFT_SINCE_S
-    ]
+    recent = left_at_stall(snapshot, ranks)
     return max(recent, key=lambda rank: rank.age_s, default=None)
+
+
+def _is_announced(
+    snapshot: JobSnapshot, left_rank: RankSnapshot, ranks: Sequence[RankSnapshot]
+) -> bool:
+    """True if a clean exit alone shows that the others will wait for ever.
+
+    A rank has waited since before the exit, so no collective was completed since. The rank that left had sent or
+    received until then, so the collective was its own. And the others had not all stopped long before: then they may
+    wait for something else, for example their own uploads.
+    """
+    waits_s = [rank.age_s for rank in ranks]
+    step_s = max(snapshot.threshold_s(rank.pid) for rank in ranks)
+    ages_s = [left_rank.sent_age_s, left_rank.received_age_s]
+    took_part = any(age_s is not None and age_s <= left_rank.age_s + step_s for age_s in ages_s)
+    return took_part and min(waits_s) - step_s <= left_rank.age_s <= max(waits_s)
 
 
 def _in_collective(rank: RankSnapshot) -> bool:
@@ -158,7 +168,8 @@ def _apart(
     found += [Evidence(EvidenceKind.PEERS, "every rank waits"), *evidence.gpus(ranks, culprit)]
     kind, cause = VerdictKind.DEADLOCK, Cause.COLLECTIVE_MISMATCH
     if culprit is not None:
-        return blame(snapshot, kind, cause, culprit, found)
+        finding = blame(snapshot, kind, cause, culprit, found)
+        return replace(finding, doubtful=len(odd) > 1 and not _order_counts(snapshot))
     victims = tuple(rank.pid for rank in ranks)
     return Finding(kind, cause, snapshot.oldest_ns, None, tuple(found), victims)
 
@@ -202,7 +213,12 @@ def _late(
     }
     if rank is not None and stacks.waits_in(rank.stack) in others - {None}:
         kind, cause = VerdictKind.DEADLOCK, Cause.COLLECTIVE_MISMATCH
-    return blame(snapshot, kind if is_late else VerdictKind.UNKNOWN, cause, culprit, found)
+    finding = blame(snapshot, kind if is_late else VerdictKind.UNKNOWN, cause, culprit, found)
+    return replace(finding, doubtful=rank is None and not _order_counts(snapshot))
+
+
+def _order_counts(snapshot: JobSnapshot) -> bool:
+    return tcp_links.sends_alike(snapshot.ranks) is True
 
 
 def _silence(ranks: Sequence[RankSnapshot]) -> list[Evidence]:
@@ -215,4 +231,6 @@ def _order(snapshot: JobSnapshot, lag: tuple[Pid, float] | None) -> list[Evidenc
         return []
     name = evidence.name(snapshot.ranks[lag[0]])
     text = f"{name}'s last send was {lag[1]:.2f} s before any other rank's"
+    if not _order_counts(snapshot):
+        text += "; it is unknown whether they send at the same time while they train"
     return [Evidence(EvidenceKind.EDGE, text)]

@@ -23,7 +23,7 @@ from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.diagnosis.history import stacks
 from kcover_ebpf.diagnosis.judge import device_wait, lone_worker, nccl
 from kcover_ebpf.diagnosis.judge.all_waiting import standstill
-from kcover_ebpf.diagnosis.judge.run_end import at_run_end
+from kcover_ebpf.diagnosis.judge.run_end import at_first_exits, at_run_end
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.process_state import EFFORT, STOPPED, Effort, State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
@@ -61,6 +61,7 @@ def judge(snapshot: JobSnapshot) -> Finding:
         or _at_the_end_of_the_chain(snapshot, ranks)
         or Finding(VerdictKind.WORKING, Cause.TRAINING, snapshot.now_ns)
     )
+    finding = at_first_exits(snapshot, finding, ranks)
     finding = odd_stack.explained(snapshot, nccl.refine(snapshot, finding, ranks))
     if not ranks or finding.kind is VerdictKind.WORKING:
         return finding
@@ -71,31 +72,42 @@ def judge(snapshot: JobSnapshot) -> Finding:
 def _stopped_alone(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
     # a rank that was stopped or frozen while others were not: its state alone shows that no rank continues, however
     # long the silence is; of several such ranks, the first
-    for rank in sorted(ranks, key=lambda rank_snapshot: -rank_snapshot.age_s):
-        if rank.state not in (State.STOPPED, State.FROZEN):
-            continue
-        if rank.age_s < SUSPECT_STOPPED_S:
-            continue
-        # if all observed ranks are stopped, those elsewhere may be too: the whole job was suspended
-        alone = any(other.state not in STOPPED for other in ranks)
-        alone = alone or rank.age_s - snapshot.unstopped_age_s >= SUSPECT_STOPPED_S
-        is_fault = alone and rank.age_s >= snapshot.policy.stopped_s
-        kind = VerdictKind.HUNG if is_fault else VerdictKind.UNKNOWN
-        cause = Cause.STOPPED if rank.state is State.STOPPED else Cause.FROZEN
-        found = [
-            Evidence(
-                EvidenceKind.STATE,
-                f"{evidence.name(rank)} is {rank.text}, {evidence.ago(rank)}",
-            )
-        ]
-        signal = rank.stop_signal
-        if signal is not None and kind is VerdictKind.HUNG:
-            sender = evidence.sent_by(signal.sender_pid, signal.sender, outside=signal.from_outside)
-            text = f"signal {signal.signal} was sent by {sender}"
-            found.append(Evidence(EvidenceKind.EVENT, text))
-        found += evidence.unread(snapshot, rank) + evidence.time(rank) + evidence.peers(rank, ranks)
-        return blame(snapshot, kind, cause, rank, found)
-    return None
+    held = sorted(
+        (rank for rank in ranks if rank.state in (State.STOPPED, State.FROZEN)),
+        key=lambda rank: -rank.age_s,
+    )
+    if not held or held[0].age_s < SUSPECT_STOPPED_S:
+        return None
+    rank = held[0]
+    # if all observed ranks are stopped, those elsewhere may be too: the whole job was suspended
+    alone = any(other.state not in STOPPED for other in ranks)
+    alone = alone or rank.age_s - snapshot.unstopped_age_s >= SUSPECT_STOPPED_S
+    stopped_s = snapshot.policy.stopped_s
+    is_fault = alone and _settled_s(held, stopped_s) >= stopped_s
+    kind = VerdictKind.HUNG if is_fault else VerdictKind.UNKNOWN
+    cause = Cause.STOPPED if rank.state is State.STOPPED else Cause.FROZEN
+    text = f"{evidence.name(rank)} is {rank.text}, {evidence.ago(rank)}"
+    found = [Evidence(EvidenceKind.STATE, text)]
+    signal = rank.stop_signal
+    if signal is not None and kind is VerdictKind.HUNG:
+        sender = evidence.sent_by(signal.sender_pid, signal.sender, outside=signal.from_outside)
+        text = f"signal {signal.signal} was sent by {sender}"
+        found.append(Evidence(EvidenceKind.EVENT, text))
+    found += evidence.unread(snapshot, rank) + evidence.time(rank) + evidence.peers(rank, ranks)
+    return blame(snapshot, kind, cause, rank, found)
+
+
+def _settled_s(held: Sequence[RankSnapshot], stopped_s: float) -> float:
+    """Seconds since the last stop of a series that began with the first of these ranks, sorted by age.
+
+    Who suspends a job rank by rank stops the next one before the policy's time is over; until then none is alone.
+    """
+    settled_s = held[0].age_s
+    for rank in held[1:]:
+        if settled_s - rank.age_s > stopped_s:
+            break
+        settled_s = rank.age_s
+    return settled_s
 
 
 def _lost_link(snapshot: JobSnapshot) -> Finding | None:

@@ -1,15 +1,16 @@
-"""The planned end of a run: most ranks have exited with code 0, and nothing is restarted for the remaining ones."""
+"""The planned end of a run: ranks have exited with code 0, and nothing is restarted for the remaining ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kcover_ebpf.diagnosis.evidence import evidence, wait_chain
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
-from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, VerdictKind
-from kcover_ebpf.tunables.certainty import RUN_END_S
+from kcover_ebpf.model.verdict import Cause, Certainty, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.tunables.certainty import LEFT_SINCE_S, RUN_END_S
 
 
 def at_run_end(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
@@ -30,3 +31,31 @@ def at_run_end(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding 
         Evidence(EvidenceKind.PEERS, f"{left} ranks have ended with code 0: nothing is restarted"),
     ]
     return blame(snapshot, VerdictKind.UNKNOWN, Cause.ENDING, first, found)
+
+
+def left_at_stall(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> list[RankSnapshot]:
+    """The ranks that left at most a step before these ranks stopped: they have not trained on without them."""
+    step_s = max((snapshot.threshold_s(rank.pid) for rank in ranks), default=0.0)
+    stopped_s = max((rank.age_s for rank in ranks), default=0.0)
+    return [
+        rank
+        for rank in snapshot.left.values()
+        if rank.state is not State.DUMPING and rank.age_s <= stopped_s + step_s + LEFT_SINCE_S
+    ]
+
+
+def at_first_exits(
+    snapshot: JobSnapshot, finding: Finding, ranks: Sequence[RankSnapshot]
+) -> Finding:
+    """The finding, or UNKNOWN with its culprit if ranks have just ended well: that may be the end of the run.
+
+    Who is inferred to hang may save or upload, and the others wait for it. That a rank left while the others wait for
+    it in a collective is a finding about the exit itself, and stays.
+    """
+    is_inferred = finding.certainty is Certainty.INFERRED and finding.cause is not Cause.LEFT_EARLY
+    left = [rank for rank in left_at_stall(snapshot, ranks) if rank.state is State.LEFT]
+    if not is_inferred or not left:
+        return finding
+    text = f"{len(left)} ranks have just ended with code 0: this may be the end of the run"
+    found = (*finding.evidence, Evidence(EvidenceKind.EVENT, text))
+    return replace(finding, kind=VerdictKind.UNKNOWN, cause=Cause.ENDING, evidence=found)

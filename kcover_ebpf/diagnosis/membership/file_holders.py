@@ -22,7 +22,9 @@ class FileHolders:
         self._members, self._ends = members, endpoints
 
     def of(self, pid: Pid, waited: WaitedFile) -> tuple[Pid, ...]:
-        """Living processes of the job that have the other end of a pipe or connection open."""
+        """Living processes of the job that have the other end of a file open: of a pidfd, the process itself."""
+        if waited.process is not None:
+            return (waited.process,) if waited.process in self._members.views else ()
         process = self._members.views[pid]
         socket = process.sockets.get(waited.fd)
         if socket is not None:

@@ -244,17 +244,21 @@ def _efforts(
         effort, rate = (Effort.STORAGE, CERTAIN_RATE) if moves else (None, 0.0)
     else:
         own = _own_effort(process, since_ns, context)
-        effort, rate = _of_children(working, wait) if own is None else own
+        effort, rate = _of_children(process, working, wait) if own is None else own
     compute, storage = process.efforts.most(since_ns, context.now_ns - EFFORT_WINDOW_NS)
     rates = EffortRates(round(compute, 2), round(storage, 2), float(len(working)))
     return effort, rate, rates
 
 
-def _of_children(working: Sequence[ProcessHistory], wait: Wait) -> tuple[Effort | None, float]:
+def _of_children(
+    process: ProcessHistory, working: Sequence[ProcessHistory], wait: Wait
+) -> tuple[Effort | None, float]:
     if not working:
         return None, 0.0
     # unless it is known to wait for them, children that always move explain no more than those of its peers
-    awaited = any(child.pid in wait.waits_for for child in working)
+    awaited = any(
+        child.pid in wait.waits_for or _may_release(process, child, wait) for child in working
+    )
     return Effort.CHILDREN, CERTAIN_RATE if awaited else float(len(working))
 
 
@@ -268,11 +272,29 @@ def _working_children(
         child
         for child in context.children(process.pid)
         if (
-            child.pid in wait.waits_for
-            or not usual.has_run(child.name, context.now_ns - child.first_seen_ns)
+            (
+                child.pid in wait.waits_for
+                or not usual.has_run(child.name, context.now_ns - child.first_seen_ns)
+            )
+            and _works(child, since_ns, context)
         )
-        and _works(child, since_ns, context)
+        or (_may_release(process, child, wait) and _moves(child, since_ns, context))
     ]
+
+
+def _may_release(process: ProcessHistory, child_process: ProcessHistory, wait: Wait) -> bool:
+    """True if it waits in shared memory and this child is a fork of it, which has that memory."""
+    seen, child_seen = process.seen, child_process.seen
+    is_fork = seen is not None and child_seen is not None and seen.argv == child_seen.argv
+    return wait.shared and is_fork
+
+
+def _moves(child_process: ProcessHistory, since_ns: int, context: ClassifyContext) -> bool:
+    """True if a child does anything, be it what it always does: that may be what its parent waits for."""
+    lead, recent_ns = child_process.lead, max(since_ns, context.now_ns - EFFORT_WINDOW_NS)
+    if lead is None or lead.sample.state in _STOPPED_STATE or lead.spins_in_place:
+        return False
+    return lead.burning_since_ns is not None or lead.progress_ns > recent_ns
 
 
 def _moves_in_call(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from kcover_ebpf.diagnosis.history.code_map import Code, of_stack
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
-from kcover_ebpf.diagnosis.history.sampled_call import poll_timeout_ms, waits_in_frame
+from kcover_ebpf.diagnosis.history.sampled_call import (
+    is_shared_futex,
+    poll_timeout_ms,
+    waits_in_frame,
+)
 from kcover_ebpf.diagnosis.waits import file_servers, helpers
 from kcover_ebpf.diagnosis.waits.classify_context import ClassifyContext
 from kcover_ebpf.facts.host import STREAM_KINDS, ThreadReading, WaitedFile
@@ -41,6 +45,8 @@ class Wait(NamedTuple):
     """The thread of its own process that it waits for; None if unknown."""
     writes: bool = False
     """Its output into a pipe or Unix socket has not been read for seconds."""
+    shared: bool = False
+    """It waits at a futex in shared memory, which a process that it forked may release."""
 
 
 def judge_wait(
@@ -111,8 +117,8 @@ def _at_futex(
     found = helpers.of_holder(process, holder, context)
     if found is None:
         found = helpers.beside(process, began_ns, context)
-    state = State.HELPED if found else State.FUTEX
-    return Wait(state, _is_forsaken(process) and not found, beside=found, holder=holder)
+    state, is_forsaken = State.HELPED if found else State.FUTEX, _is_forsaken(process) and not found
+    return Wait(state, is_forsaken, beside=found, holder=holder, shared=is_shared_futex(sample))
 
 
 def _is_rank(process: ProcessHistory) -> bool:
@@ -149,8 +155,9 @@ def _on_files(
         return Wait(State.READ, waits_for=_holders(process, files, context))
     if "file" in kinds and family in (SyscallFamily.READ, SyscallFamily.WRITE, SyscallFamily.FILE):
         return Wait(State.STORAGE, _storage_proven(sample, readings, context))
-    if kinds == {"timerfd"} and reading is not None and reading.timed:
-        return Wait(_sleeping(reading, context))
+    at_end = None if reading is None else _until_an_end(process, reading, kinds, context)
+    if at_end is not None:
+        return at_end
     if "tcp" in kinds:
         return _on_tcp(process, files, context)
     if kinds & _OUTSIDE_KINDS or ("socket" in kinds and not _is_rank(process)):
@@ -168,6 +175,21 @@ def _on_files(
     if family is SyscallFamily.POLL:
         return _in_poll(process, sample, files, context)
     return Wait(State.PEERS) if family is SyscallFamily.NETWORK else None
+
+
+def _until_an_end(
+    process: ProcessHistory,
+    reading: ThreadReading,
+    kinds: Collection[str],
+    context: ClassifyContext,
+) -> Wait | None:
+    """The wait for a timer by descriptor, or for the end of a process, of the job or outside of it; else None."""
+    if kinds == {"timerfd"} and reading.timed:
+        return Wait(_sleeping(reading, context))
+    if "pidfd" not in kinds:
+        return None
+    awaited = _holders(process, reading.files, context)
+    return Wait(State.CHILD if awaited else State.OUTSIDE, waits_for=awaited)
 
 
 def _leads_to_user(process: ProcessHistory, file: WaitedFile, context: ClassifyContext) -> bool:
@@ -216,7 +238,9 @@ def _on_stream(
 ) -> Wait:
     streams = [file for file in files if context.kind(process.pid, file) in STREAM_KINDS]
     if all(context.is_own(process.pid, file) for file in streams):
-        # an event loop that one of its own threads wakes: in effect a lock
+        # an event loop that one of its own threads wakes: in effect a lock, or a sleep until its next timer
+        if (poll_timeout_ms(sample, context.table) or 0) > 0:
+            return Wait(State.SLEEPING)
         found = helpers.beside(process, sample.idle_since_ns, context)
         return Wait(State.HELPED if found else State.FUTEX, beside=found)
     holders = _holders(process, files, context)

@@ -90,8 +90,7 @@ def _at_new_work(
     for child in context.children(process.pid):
         if child.lead is not None and child.lead.sample.start_ns >= since_ns:
             yield child.lead.sample
-    if process.habits_are_known(since_ns):
-        yield from (thread.sample for thread in threads if thread.is_new_in_call)
+    yield from (thread.sample for thread in threads if thread.is_new_in_call)
 
 
 def _naps(sample: ThreadSample, context: ClassifyContext) -> bool:

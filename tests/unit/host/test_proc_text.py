@@ -9,6 +9,7 @@ from kcover_ebpf.host.proc_text import (
     SyscallLine,
     mountinfo,
     parse_syscall,
+    pidfd_process,
     timer_left_ns,
     unescaped,
 )
@@ -42,6 +43,21 @@ def test_mountinfo__a_line_ends_with_a_newline_alone_and_must_be_whole() -> None
 )
 def test_timer_left_ns__what_is_left_of_a_timer(text: str, left_ns: int | None) -> None:
     assert timer_left_ns(text) == left_ns
+
+
+@pytest.mark.parametrize(
+    ("text", "pid"),
+    [
+        ("pos:\t0\nmnt_id:\t15\nPid:\t4711\nNSpid:\t4711\t12\n", 4711),
+        ("Pid:\t-1\nNSpid:\t-1\n", None),
+        ("Pid:\t0\n", None),
+        ("NSpid:\t12\n", None),
+        ("Pid:\t99999999999999\n", None),
+    ],
+    ids=["alive", "ended", "not visible", "without it", "too large"],
+)
+def test_pidfd_process__the_process_that_it_refers_to(text: str, pid: int | None) -> None:
+    assert pidfd_process(text) == pid
 
 
 def test_unescaped__octal_numbers_are_characters() -> None:

@@ -51,3 +51,10 @@ def has_rings() -> bool:
 def test_waited_files__a_ring_that_polls_a_pipe_is_no_storage() -> None:
     found, _ = reading_in(RING.replace("OPCODE", str(READ)))
     assert [file.kind for file in found.files] == ["stream"]
+
+
+def test_waited_files__a_pidfd_names_its_process() -> None:
+    body = "f = os.pidfd_open(os.getppid()); ready(); select.select([f], [], [])"
+    found, _ = reading_in(body)
+    (file,) = found.files
+    assert (file.kind, file.process) == ("pidfd", os.getpid())

@@ -36,6 +36,7 @@ from kcover_ebpf.settings import Policy
 
 START_NS = 1_000 * NS
 FUTEX, NANOSLEEP, POLL, READ, OPENAT, PWRITE, YIELD = 202, 230, 7, 0, 257, 18, 24
+FUTEX_PRIVATE = 0x80
 FSYNC, IOCTL, FLOCK, PAUSE = 74, 16, 73, 34
 COLLECTIVE = tuple(f"libtorch.so+{number:x}" for number in range(0x100, 0x120))
 BARRIER = tuple(f"libtorch.so+{number:x}" for number in range(0x400, 0x420))
@@ -117,6 +118,10 @@ class Proc:
     wait_channel: str = ""
     storage: StorageState | None = None
     deadline_ns: int | None = None
+    timeout_ms: int = -1
+    """Of its poll."""
+    shared_futex: bool = False
+    """Its futex is a semaphore of processes, in shared memory."""
     argument: int = 3
     """The first of its call; `STACK_POINTER` is where its stack ends while it does not run."""
     lock_holders: tuple[int, ...] = ()
@@ -294,7 +299,7 @@ class Stage:
             start_ns=1,
             state=STATES.get(proc.mode, TaskState.SLEEPING),
             syscall=number,
-            args=(argument, proc.step if proc.mode == "run" else 0, 0xFFFFFFFF, 0, 0, 0),
+            args=(argument, self._second(proc), proc.timeout_ms & 0xFFFFFFFF, 0, 0, 0),
             user_sp=pointer,
             user_ip=CODE[proc.module] + 0x10,
             site_since_ns=since_ns,
@@ -304,6 +309,12 @@ class Stage:
             voluntary_count=proc.step,
             comm="python3",
         )
+
+    def _second(self, proc: Proc) -> int:
+        """Second argument of its call: the command of a futex, and in a loop a register."""
+        if proc.mode == "futex":
+            return 0 if proc.shared_futex else FUTEX_PRIVATE
+        return proc.step if proc.mode == "run" else 0
 
     def _side(self, proc: Proc, tid: int, side: Side, lead_sample: ThreadSample) -> ThreadSample:
         burns = side.mode not in ("futex", "timed")

@@ -8,7 +8,7 @@ from kcover_ebpf.ids import NS, Pid, Tid
 TABLE = SyscallTable("x86_64")
 
 
-FUTEX, POLL, EPOLL_WAIT, PPOLL, YIELD, READ = 202, 7, 232, 271, 24, 0
+FUTEX, POLL, EPOLL_WAIT, PPOLL, YIELD, READ, NANOSLEEP = 202, 7, 232, 271, 24, 0, 230
 
 
 ENDLESS = 0xFFFFFFFF

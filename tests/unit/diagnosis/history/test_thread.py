@@ -16,6 +16,7 @@ from tests.unit.support.thread_samples import (
     ENDLESS,
     EPOLL_WAIT,
     FUTEX,
+    NANOSLEEP,
     POLL,
     PPOLL,
     READ,
@@ -116,6 +117,7 @@ def test_thread__a_few_samples_do_not_show_what_a_thread_burns_for(
         (16, [POLL], 1, False, True),
         (16, [YIELD, NO_SYSCALL, NO_SYSCALL], 16, False, True),
         (16, [YIELD, READ], 1, False, False),
+        (32, [NANOSLEEP, NO_SYSCALL, NO_SYSCALL], 1, False, False),
         (3, [YIELD], 1, False, False),
     ],
 )

@@ -42,3 +42,32 @@ def test_run_end__who_still_uploads_is_no_suspect() -> None:
     stage.rank(1).io_bytes_s = 1 << 22
     stage.run(120)
     assert not_working(stage) == []
+
+
+@pytest.mark.parametrize("gap_s", [0, 1])
+def test_run_end__where_some_have_just_ended_well_the_last_ones_are_not_ended(gap_s: float) -> None:
+    """One saves, and another waits for it."""
+    stage = trained(seconds=60)
+    for rank in (2, 3):
+        stage.exit(stage.rank(rank))
+    stage.run(gap_s)
+    stage.become(stage.rank(0), "futex", stack=LOCK)
+    stage.become(stage.rank(1), "futex", last_send_ns=stage.now_ns)
+    stage.run(200)
+    assert {verdict.certainty for verdict in not_working(stage)} <= {Certainty.SUSPECTED}
+    verdict = not_working(stage)[-1]
+    assert (verdict.cause, verdict.culprit and verdict.culprit.rank) == (Cause.ENDING, 0)
+    assert verdict.acts_at_s is None
+
+
+def test_run_end__who_hangs_long_after_some_left_is_ended() -> None:
+    stage = trained(seconds=60)
+    stage.exit(stage.rank(3))
+    stage.run(60)
+    stage.become(stage.rank(0), "futex", stack=LOCK)
+    for rank in (1, 2):
+        stage.become(stage.rank(rank), "futex", last_send_ns=stage.now_ns)
+    stage.run(30)
+    verdict = not_working(stage)[-1]
+    assert (verdict.kind, verdict.culprit and verdict.culprit.rank) == (VerdictKind.HUNG, 0)
+    assert verdict.certainty is Certainty.INFERRED

@@ -60,7 +60,7 @@ def test_helpers__so_does_a_child_that_was_begun_for_it(
 
 @pytest.mark.parametrize(
     ("slept_before", "known_s", "believed"),
-    [(False, 50, True), (True, 50, False), (False, 5, False)],
+    [(False, 50, True), (False, 16, True), (True, 50, False), (False, 5, False)],
 )
 def test_helpers__so_does_a_thread_that_sleeps_where_it_never_did_while_its_rank_trained(
     slept_before: bool, known_s: int, believed: bool

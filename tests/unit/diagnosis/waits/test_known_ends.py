@@ -57,24 +57,26 @@ def test_known_ends__a_program_that_waits_for_a_signal_alone_is_kept_alive_for_l
     assert state(stage, 100) is State.SLEEP_LONG
 
 
+@pytest.mark.parametrize("timeout_ms", [-1, 1000])
 @pytest.mark.parametrize("kind", ["unix", "pipe"])
-def test_known_ends__an_event_loop_that_only_its_own_threads_can_wake_is_at_a_lock(
-    kind: str,
+def test_known_ends__an_event_loop_that_only_its_own_threads_can_wake_sleeps_or_is_at_a_lock(
+    kind: str, timeout_ms: int
 ) -> None:
     stage = trained()
     loop = stage.rank(1)
     ends = (Inode(900), Inode(901)) if kind == "unix" else (Inode(900), Inode(900))
     asked = WaitedFile(8, "socket" if kind == "unix" else "pipe", "?", ends[0], "", "")
-    stage.become(loop, "poll", files=(asked,), stack=LOCK)
+    stage.become(loop, "poll", files=(asked,), stack=LOCK, timeout_ms=timeout_ms)
     all_wait(stage, 1)
     for _ in range(20):
         for fd, own, far in ((8, ends[0], ends[1]), (9, ends[1], ends[0])):
             peer = far if kind == "unix" else None
             stage.feed(DescriptorSample(stage.now_ns, Pid(101), fd, kind, own, peer))
         stage.run(1)
-    assert state(stage, 101) is State.FUTEX
-    verdict = not_working(stage)[-1]
-    assert (verdict.kind, verdict.culprit and verdict.culprit.rank) == (VerdictKind.HUNG, 1)
+    assert state(stage, 101) is (State.SLEEPING if timeout_ms > 0 else State.FUTEX)
+    assert [
+        (verdict.kind, verdict.culprit and verdict.culprit.rank) for verdict in not_working(stage)
+    ] == ([] if timeout_ms > 0 else [(VerdictKind.HUNG, 1)])
 
 
 @pytest.mark.parametrize(
@@ -370,3 +372,42 @@ def test_suspicion__what_a_nap_shares_with_a_lock_below_the_same_callers_is_not_
         suspicion.on_reading(reading)
         suspicion.on_progress(Pid(7), 2 * NS, 2 * NS, 1.0)
         assert suspicion.known.knows(LOCK) is known
+
+
+@pytest.mark.parametrize(("is_here", "expected"), [(True, State.CHILD), (False, State.OUTSIDE)])
+def test_known_ends__a_pidfd_leads_to_its_process_whoever_began_that(
+    is_here: bool, expected: State
+) -> None:
+    stage = trained()
+    if is_here:
+        stage.add(Proc(700, ppid=101, mode="run", argv=("preprocess",)))
+        stage.run(5)
+    awaited = WaitedFile(60, "pidfd", "anon_inode:[pidfd]", Inode(0), "", "", Pid(700))
+    stage.become(stage.rank(1), "poll", files=(awaited,), stack=LOCK)
+    all_wait(stage, 1)
+    stage.run(20)
+    assert stage.job.snapshot().processes[Pid(101)].wait in (None, expected)
+    assert is_here or state(stage, 101) is State.OUTSIDE
+    assert not_working(stage) == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "is_shared", "believed"),
+    [
+        (("python3", "train.py"), True, True),
+        (("python3", "train.py"), False, False),
+        (("exporter",), True, False),
+    ],
+    ids=["a fork at work as always", "at a lock of its own", "another program"],
+)
+def test_known_ends__a_semaphore_of_processes_leads_to_the_forks_that_are_at_work(
+    argv: tuple[str, ...], is_shared: bool, believed: bool
+) -> None:
+    stage = Stage()
+    stage.add(Proc(500, ppid=101, mode="pulse", argv=argv))
+    stage.run(60)
+    stage.become(stage.rank(1), "futex", stack=LOCK, shared_futex=is_shared)
+    all_wait(stage, 1)
+    stage.run(20)
+    assert state(stage, 101) is (State.CHILDREN if believed else State.FUTEX)
+    assert bool(not_working(stage)) is not believed
