@@ -24,13 +24,18 @@ class FileHolders:
     def of(self, pid: Pid, waited: WaitedFile) -> tuple[Pid, ...]:
         """Living processes of the job that have the other end of a file open: of a pidfd, the process itself."""
         if waited.process is not None:
-            return (waited.process,) if waited.process in self._members.views else ()
+            return (waited.process,) if self._is_owned(waited.process) else ()
         process = self._members.views[pid]
         socket = process.sockets.get(waited.fd)
         if socket is not None:
             peer = self._ends.peer(socket)
             return () if peer is None else (peer,)
         return tuple(sorted(self._opened_by.get(_far_inode(process, waited), set()) - {pid}))
+
+    def _is_owned(self, pid: Pid) -> bool:
+        awaited = self._members.views.get(pid)
+        membership = None if awaited is None else awaited.membership
+        return membership is not None and membership.owner is not None
 
     def is_own(self, pid: Pid, waited: WaitedFile) -> bool:
         """True if the process has both ends of a pipe or pair of sockets, and no other process of the job has one."""

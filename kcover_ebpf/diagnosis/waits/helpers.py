@@ -49,7 +49,10 @@ def beside(
     found = {word for word in words if word is not None}
     if any(_was_begun_for_it(thread.sample, since_ns, context) for thread in threads):
         found.add(TIMER)
-    if any(_naps(sample, context) for sample in _at_new_work(process, threads, since_ns, context)):
+    if any(
+        _naps(sample, owner, context)
+        for sample, owner in _at_new_work(process, threads, since_ns, context)
+    ):
         found.add(TIMER)
     if compared and any(is_timed(thread.sample, context.table) for thread in threads):
         found.add(TIMED)
@@ -85,18 +88,24 @@ def _at_new_work(
     threads: Sequence[ThreadHistory],
     since_ns: int,
     context: ClassifyContext,
-) -> Iterator[ThreadSample]:
+) -> Iterator[tuple[ThreadSample, ProcessHistory]]:
     """Children that were forked since then, and threads in a call in which they never were while the rank trained."""
     for child in context.children(process.pid):
         if child.lead is not None and child.lead.sample.start_ns >= since_ns:
-            yield child.lead.sample
-    yield from (thread.sample for thread in threads if thread.is_new_in_call)
+            yield child.lead.sample, child
+    for thread in threads:
+        if thread.is_new_in_call:
+            yield thread.sample, process
 
 
-def _naps(sample: ThreadSample, context: ClassifyContext) -> bool:
-    """True if it has slept anew a moment ago: it retries, or paces its work. In one sleep it may stay for ever."""
+def _naps(sample: ThreadSample, process: ProcessHistory, context: ClassifyContext) -> bool:
+    """True if it had slept anew when it was last visited: it retries, or paces its work.
+
+    In one sleep it may stay for ever.
+    """
     is_asleep = sample.state is TaskState.SLEEPING
-    is_recent = context.now_ns - sample.idle_since_ns < HELPER_SINCE_S * NS
+    visited_ns = context.now_ns if process.totals is None else process.totals.boottime_ns
+    is_recent = visited_ns - sample.idle_since_ns < HELPER_SINCE_S * NS
     return is_asleep and is_recent and context.table.family(sample.syscall) is SyscallFamily.SLEEP
 
 

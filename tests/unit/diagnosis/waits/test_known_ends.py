@@ -374,20 +374,24 @@ def test_suspicion__what_a_nap_shares_with_a_lock_below_the_same_callers_is_not_
         assert suspicion.known.knows(LOCK) is known
 
 
-@pytest.mark.parametrize(("is_here", "expected"), [(True, State.CHILD), (False, State.OUTSIDE)])
-def test_known_ends__a_pidfd_leads_to_its_process_whoever_began_that(
-    is_here: bool, expected: State
+@pytest.mark.parametrize(
+    ("ppid", "expected"),
+    [(101, State.CHILD), (1, State.OUTSIDE), (None, State.OUTSIDE)],
+    ids=["of the rank", "of no rank", "elsewhere"],
+)
+def test_known_ends__a_pidfd_leads_to_a_process_of_a_rank_or_outside(
+    ppid: int | None, expected: State
 ) -> None:
     stage = trained()
-    if is_here:
-        stage.add(Proc(700, ppid=101, mode="run", argv=("preprocess",)))
+    if ppid is not None:
+        stage.add(Proc(700, ppid=ppid, mode="run", argv=("preprocess",)))
         stage.run(5)
     awaited = WaitedFile(60, "pidfd", "anon_inode:[pidfd]", Inode(0), "", "", Pid(700))
     stage.become(stage.rank(1), "poll", files=(awaited,), stack=LOCK)
     all_wait(stage, 1)
     stage.run(20)
     assert stage.job.snapshot().processes[Pid(101)].wait in (None, expected)
-    assert is_here or state(stage, 101) is State.OUTSIDE
+    assert ppid == 101 or state(stage, 101) is State.OUTSIDE
     assert not_working(stage) == []
 
 
