@@ -106,14 +106,22 @@ def _is_announced(
     """True if a clean exit alone shows that the others will wait for ever.
 
     A rank has waited since before the exit, so no collective was completed since. The rank that left had sent or
-    received until then, so the collective was its own. And the others had not all stopped long before: then they may
-    wait for something else, for example their own uploads.
+    received until then, so the collective was its own; where that is seen of no rank, it was one like all others. And
+    the others had not all stopped long before: then they may wait for something else, for example their own uploads.
     """
     waits_s = [rank.age_s for rank in ranks]
     step_s = max(snapshot.threshold_s(rank.pid) for rank in ranks)
-    ages_s = [left_rank.sent_age_s, left_rank.received_age_s]
-    took_part = any(age_s is not None and age_s <= left_rank.age_s + step_s for age_s in ages_s)
+    age_s = _exchange_age_s(left_rank)
+    if age_s is None:
+        took_part = all(_exchange_age_s(rank) is None for rank in ranks)
+    else:
+        took_part = age_s <= left_rank.age_s + step_s
     return took_part and min(waits_s) - step_s <= left_rank.age_s <= max(waits_s)
+
+
+def _exchange_age_s(rank: RankSnapshot) -> float | None:
+    ages_s = (rank.sent_age_s, rank.received_age_s)
+    return min((age_s for age_s in ages_s if age_s is not None), default=None)
 
 
 def _in_collective(rank: RankSnapshot) -> bool:

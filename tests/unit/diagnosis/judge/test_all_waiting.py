@@ -44,7 +44,9 @@ def test_all_waiting__a_rank_that_left_announces_nothing_once_the_others_trained
     assert (verdict.cause, verdict.certainty) == (Cause.LEFT_EARLY, certainty)
 
 
-def waiting(number: int, *, sends_alike: bool | None = None, sent_s: float = 30.0) -> RankSnapshot:
+def waiting(
+    number: int, *, sends_alike: bool | None = None, sent_s: float | None = 30.0
+) -> RankSnapshot:
     return RankSnapshot(
         Pid(number),
         Role.RANK,
@@ -69,13 +71,19 @@ def job_snapshot(*ranks: RankSnapshot) -> JobSnapshot:
 
 
 @pytest.mark.parametrize(
-    ("sent_s", "certainty"),
-    [(30.5, Certainty.ANNOUNCED), (600.0, Certainty.INFERRED), (None, Certainty.INFERRED)],
+    ("sent_s", "others_sent_s", "certainty"),
+    [
+        (30.5, 30.0, Certainty.ANNOUNCED),
+        (600.0, 30.0, Certainty.INFERRED),
+        (None, 30.0, Certainty.INFERRED),
+        (None, None, Certainty.ANNOUNCED),
+    ],
+    ids=["it did", "not any more", "it alone did not", "not seen of any rank"],
 )
 def test_all_waiting__only_who_took_part_until_it_left_is_announced_as_missed(
-    sent_s: float | None, certainty: Certainty
+    sent_s: float | None, others_sent_s: float | None, certainty: Certainty
 ) -> None:
-    ranks = [waiting(number) for number in range(3)]
+    ranks = [waiting(number, sent_s=others_sent_s) for number in range(3)]
     finding = standstill(job_snapshot(*ranks, left(sent_s)), ranks)
     assert finding is not None
     assert (finding.cause, finding.rank, finding.certainty) == (Cause.LEFT_EARLY, 3, certainty)
