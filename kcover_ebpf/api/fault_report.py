@@ -22,6 +22,7 @@ from kcover_ebpf.facts.python_stacks import PythonFrame
 from kcover_ebpf.model.collective_counts import CollectiveCounts, Recordings
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.silence_summary import SilenceSummary
+from kcover_ebpf.model.start_wait import StartWait
 from kcover_ebpf.model.verdict import Verdict
 
 API_VERSION = "kcover.io/v1alpha1"
@@ -166,6 +167,9 @@ class FaultReport:
     Ranks attached while this is False: progress unknown.
     """
     trained: bool = False
+    start_wait: StartWait | None = None
+    """How its ranks wait for others before the first step; None while one of them does not, and from agents that do not
+    report it."""
     resumed_age_s: float | None = None
     """Seconds since a stopped or frozen rank here was resumed; None if none was, or from agents that do not report
     it.

@@ -8,6 +8,7 @@ from typing import Any
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.custom_kind import JobKind
+from kcover_ebpf.api.pod_waits import PodWait, wait_of
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, OverBound
 
@@ -125,6 +126,8 @@ class Pod:
     """Devices that their plug-in or DRA driver reports Unhealthy, each as RESOURCE DEVICE; at most 16."""
     job_kind: JobKind | None = None
     """The `JobKind` object whose labels it carries (`job_kinds.with_kind`)."""
+    wait: PodWait | None = None
+    """Why a container of it does not run yet; None once all run or have run to their end."""
 
     @property
     def controller(self) -> Owner | None:
@@ -187,6 +190,7 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
         gpus=sum(map(_gpus, _list(spec.get("containers")))),
         claims=_claims(_text(metadata.get("name")), spec),
         unhealthy=_unhealthy(status),
+        wait=wait_of(spec, status),
     )
 
 
@@ -247,7 +251,8 @@ def kept_bytes(pod: Pod) -> int:
     """Upper estimate of a pod's memory; its owners are not counted, because many pods share them."""
     texts = _texts_bytes(pod.labels) + _texts_bytes(pod.annotations)
     finalizers = sum(_TEXT_BYTES + len(finalizer) for finalizer in pod.finalizers)
-    short = sum(_TEXT_BYTES + len(text) for text in (*pod.claims, *pod.unhealthy))
+    wait = () if pod.wait is None else (pod.wait.reason, pod.wait.detail)
+    short = sum(_TEXT_BYTES + len(text) for text in (*pod.claims, *pod.unhealthy, *wait))
     return _POD_BYTES + texts + finalizers + short + _CONTAINER_BYTES * len(pod.containers)
 
 

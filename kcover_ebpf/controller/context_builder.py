@@ -13,7 +13,7 @@ from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.owners import FoundOwner, Owners
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.clock.certainty import is_explained, put_off
-from kcover_ebpf.gang import job_rules
+from kcover_ebpf.gang import job_rules, unstarted
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
 from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
@@ -71,14 +71,23 @@ class ContextBuilder:
     def __init__(self, cache: ObjectCache, owners: Owners) -> None:
         self._store, self._owners = cache, owners
 
-    def is_suspected(self, gang_id: GangId) -> bool:
-        """True if a report or an Event indicates a fault of the gang."""
+    def is_suspected(
+        self, gang_id: GangId, pods_of: Callable[[GangId], tuple[GangPod, ...] | None]
+    ) -> bool:
+        """True if a report or an Event indicates a fault of the gang, or its ranks wait for a pod that does not run.
+
+        `pods_of`: the pods of a gang, None while they are not known; called only if its ranks wait to begin.
+        """
         if self._store.trigger(gang_id) is not None:
             return True
         now_s = self._store.wall()
-        return is_suspected(
-            [received for received in self._store.seen(gang_id) if not received.is_stale(now_s)]
-        )
+        seen = [received for received in self._store.seen(gang_id) if not received.is_stale(now_s)]
+        if is_suspected(seen):
+            return True
+        if not any(map(unstarted.waits_at_start, seen)):
+            return False
+        pods = pods_of(gang_id)
+        return pods is None or any(unstarted.is_unstarted(pod.pod) for pod in pods)
 
     def found(
         self, gang_id: GangId, live_incident: Incident | None, pods: tuple[GangPod, ...]

@@ -89,7 +89,7 @@ class GangReconciler:
             None,
         )
         memory = self._memory.setdefault(gang_id, GangMemo())
-        if live_incident is None and not self._contexts.is_suspected(gang_id):
+        if live_incident is None and not self._contexts.is_suspected(gang_id, self._gangs.pods):
             self._record_unreported(gang_id, known)
             if memory.calm_s and self.wall() - memory.calm_s < IDLE_WATCHED_S:
                 return IDLE_WATCHED_S

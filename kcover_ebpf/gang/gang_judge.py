@@ -17,7 +17,7 @@ from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.judge import nccl
 from kcover_ebpf.diagnosis.judge.judge import judge
 from kcover_ebpf.diagnosis.judge.policy_rules import at_hard_limit
-from kcover_ebpf.gang import gang_pace, job_rules, log_evidence, missing, unwatched
+from kcover_ebpf.gang import gang_pace, job_rules, log_evidence, missing, unstarted, unwatched
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
 from kcover_ebpf.gang.gang_snapshot import GangSnapshot, ReceivedReport
 from kcover_ebpf.ids import NS
@@ -42,7 +42,7 @@ _STRENGTH = {
 
 def merge(gang_input: GangInput) -> GangVerdict:
     """The verdict; WORKING where no node has anything to say against it."""
-    gang_verdict = _certain(gang_input, *_merged(gang_input))
+    gang_verdict = _certain(gang_input, *unstarted.or_unstarted(gang_input, *_merged(gang_input)))
     gang_verdict = replace(gang_verdict, awaits=gang_input.awaited(gang_verdict.verdict))
     return _explained(gang_input, _with_history(gang_input, gang_verdict))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.diagnosis.evidence import wait_chain
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.membership.rank_numbers import absent
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict, is_heard
 from kcover_ebpf.gang.gang_snapshot import GangSnapshot
+from kcover_ebpf.gang.unstarted import is_unstarted
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.process_state import EFFORT, STOPPED
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
@@ -132,7 +134,7 @@ def missing_rank(gang_input: GangInput, gathered_snapshot: GangSnapshot) -> Find
     size = next(iter(sizes))
     missing = absent(present, size)
     pods = [pod for pod in gang_input.pods if not pod.ended]
-    if not missing or snapshot.left or not all(pod.phase == "Running" for pod in pods):
+    if not missing or snapshot.left or not all(map(_runs, pods)):
         return None
     if not ranks or any(rank.state in EFFORT for rank in ranks):
         return None
@@ -154,3 +156,7 @@ def missing_rank(gang_input: GangInput, gathered_snapshot: GangSnapshot) -> Find
         victims=tuple(snapshot.ranks),
         doubtful=True,
     )
+
+
+def _runs(pod: Pod) -> bool:
+    return pod.phase == "Running" and not is_unstarted(pod)

@@ -26,6 +26,7 @@ from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.node_health import NodeHealth
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.clock.progress import Stall
+from kcover_ebpf.diagnosis.failures import startup
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.gang.rank_report import paces_of, verdict_of, with_snapshots
 from kcover_ebpf.host import procfs
@@ -193,6 +194,7 @@ class ReportBuilder:
             pods=refs,
             suspicious=stall is Stall.CERTAIN,
             trained=job.pace.trained,
+            start_wait=startup.start_wait(job.members, job.pace, job.now_ns),
             resumed_age_s=job.resumptions.age_s(job.now_ns),
             verdict=verdict,
             logs=self.logs(names, now_s) if reports_logs else (),

@@ -15,6 +15,7 @@ from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.model.collective_counts import CollectiveCounts, Recordings
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot, SocketSnapshot
+from kcover_ebpf.model.start_wait import StartWait
 from kcover_ebpf.model.verdict import Verdict
 from kcover_ebpf.tunables.agent import SAME_MOMENT_S
 from kcover_ebpf.tunables.links import LOST_BACKOFF
@@ -31,6 +32,7 @@ def news_of(report: FaultReport) -> object:
         report.suspicious,
         bool(report.ranks),
         report.trained,
+        _starters(report.start_wait),
         report.pods,
         tuple(
             (device.device, device.fault, device.fatal, device.unfit, device.pods)
@@ -49,6 +51,11 @@ def news_of(report: FaultReport) -> object:
             for log in report.logs
         ),
     )
+
+
+def _starters(start_wait: StartWait | None) -> object:
+    """Whose wait it is, without its age."""
+    return None if start_wait is None else (start_wait.ranks, start_wait.world_size)
 
 
 def _saved(log: ContainerLog) -> object:

@@ -11,7 +11,9 @@ from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.membership.members import Members
 from kcover_ebpf.diagnosis.membership.rank_numbers import MOST_RANKS, absent
 from kcover_ebpf.facts.host import Unreadable
+from kcover_ebpf.facts.kernel import TaskState
 from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.start_wait import StartWait
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.diagnosis import (
@@ -102,6 +104,36 @@ def _is_at_work(process: ProcessHistory, now_ns: int) -> bool:
     lead = process.lead
     burns = lead is not None and lead.burning_since_ns is not None and not lead.waits_busily
     return burns or process.efforts.during(0, now_ns - START_UP_EFFORT_NS) is not None
+
+
+def start_wait(members: Members, progress: JobProgress, now_ns: int) -> StartWait | None:
+    """The wait of all ranks here for others before the job's first step; None while there is none.
+
+    `now_ns`: boottime. A rank that looks for its peers again and again waits as well. Before `ARRIVAL_FLOOR_S` it is
+    the pause of any start, and is not mentioned.
+    """
+    ranks = list(members.ranks.values())
+    if progress.trained or not ranks:
+        return None
+    came_ns = [at_ns for rank in ranks if (at_ns := _quiet_since_ns(rank)) is not None]
+    if len(came_ns) < len(ranks) or now_ns - max(came_ns) < ARRIVAL_FLOOR_S * NS:
+        return None
+    age_s = round((now_ns - max(came_ns)) / NS, 3)
+    return StartWait(age_s, len(ranks), members.world_size)
+
+
+def _quiet_since_ns(process: ProcessHistory) -> int | None:
+    """When a rank last made an effort, boottime; None while it does not sleep or poll."""
+    lead = process.lead
+    if lead is None:
+        return None
+    burning_ns = lead.burning_since_ns
+    if burning_ns is not None:
+        return max(burning_ns, lead.progress_ns) if lead.waits_busily else None
+    if lead.sample.state is not TaskState.SLEEPING:
+        return None
+    efforts_ns = (to_ns for _, to_ns in process.efforts.latest.values())
+    return max(process.first_seen_ns, lead.burnt_until_ns, *efforts_ns)
 
 
 def awaits_missing_rank(members: Members, progress: JobProgress) -> bool:
