@@ -179,7 +179,7 @@ class GangReconciler:
                 return (
                     0.3
                     if restart_input.gang_verdict is not None
-                    and restart_input.gang_verdict.verdict.kind.is_fault
+                    and restart_input.gang_verdict.verdict.opens_incident
                     else 2.0
                 )
         if found is not None and found.created_s is not None:

@@ -123,14 +123,12 @@ def start_wait(members: Members, progress: JobProgress, now_ns: int) -> StartWai
 
 
 def _quiet_since_ns(process: ProcessHistory) -> int | None:
-    """When a rank last made an effort, boottime; None while it does not sleep or poll."""
+    """When a rank last made an effort, boottime; None while it does not sleep.
+
+    Since when a rank polls without sleep is not known, for it may have loaded its libraries in the same burn.
+    """
     lead = process.lead
-    if lead is None:
-        return None
-    burning_ns = lead.burning_since_ns
-    if burning_ns is not None:
-        return max(burning_ns, lead.progress_ns) if lead.waits_busily else None
-    if lead.sample.state is not TaskState.SLEEPING:
+    if lead is None or lead.burning_since_ns or lead.sample.state is not TaskState.SLEEPING:
         return None
     efforts_ns = (to_ns for _, to_ns in process.efforts.latest.values())
     return max(process.first_seen_ns, lead.burnt_until_ns, *efforts_ns)

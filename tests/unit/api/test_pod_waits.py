@@ -121,11 +121,11 @@ def test_kept_bytes__counts_the_reason_of_a_pod_that_does_not_run() -> None:
     assert kept_bytes(pod) > kept_bytes(replace(pod, wait=None))
 
 
-words = st.sampled_from(
-    ["state", "waiting", "terminated", "running", "reason", "message", "exitCode", "name", "type"]
-    + ["status", "phase", "conditions", "containerStatuses", "containers", "PodScheduled", "False"]
-    + ["initContainers", "initContainerStatuses", "main", "restartPolicy", "x\x1b[31m\n" * 90]
-)
+KEYS = """
+state waiting terminated running reason message exitCode name type status phase conditions
+containerStatuses containers initContainers initContainerStatuses PodScheduled False main restartPolicy
+"""
+words = st.sampled_from((*KEYS.split(), "x\x1b[31m\n" * 90))
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | words,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=5),
@@ -140,5 +140,6 @@ def test_wait_of__whatever_a_status_holds_a_reason_is_short_and_printable(
 ) -> None:
     wait = wait_of(spec, said)
     if wait is not None:
-        assert len(wait.reason) <= 64 and len(wait.detail) <= 120
+        assert len(wait.reason) <= 64
+        assert len(wait.detail) <= 120
         assert wait.text.isprintable()

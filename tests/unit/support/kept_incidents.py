@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,14 +43,14 @@ class World:
         self.jobs = GangReconciler(self.store, gangs, owners, self, story, Limits())  # type: ignore[arg-type]
         self.jobs.wall = self.store.wall
 
-    def report(self, verdict: Verdict | None = None, index: int = 0) -> None:
-        """The node of a pod reports that its rank trains."""
+    def report(self, verdict: Verdict | None = None, index: int = 0, **more: Any) -> None:
+        """The node of a pod reports that its rank trains, unless `more` says otherwise."""
         said = FaultReport(
             node=f"n{index}", time_s=self.now_s, sequence=1, agent="x", trained=True, verdict=verdict,
             job=fault_report.ReportedJob("j", LABELS, "Job"),
             pods=(PodRef(f"j-{index}", f"u{index}"),),
         )  # fmt: skip
-        raw = fault_report.object_of(said, "ns", f"r{index}")
+        raw = fault_report.object_of(replace(said, **more), "ns", f"r{index}")
         raw["metadata"] |= {"uid": f"report-{index}"}
         self.store.on_report(Event(Change.SET, raw))
 

@@ -8,6 +8,7 @@ import pytest
 
 from kcover_ebpf.agent.reports.report_changes import news_of
 from kcover_ebpf.api.log_report import AnnouncedPhase, ContainerLog, PrintedProgress
+from kcover_ebpf.model.start_wait import StartWait
 from tests.unit.support import report_builders as build
 
 PROGRESS = PrintedProgress(step=7, age_s=1.0, checkpoint_step=5, checkpoint_age_s=20.0)
@@ -33,3 +34,10 @@ def test_news_of__a_checkpoint_is_news_and_a_step_is_none(change: str) -> None:
     report = build.report("n0").report
     before, after = (news_of(replace(report, logs=(entry,))) for entry in (LOG, log))
     assert (before != after) is is_news
+
+
+def test_news_of__a_wait_at_the_start_is_news_and_its_age_is_none() -> None:
+    report = build.report("n0").report
+    begun = replace(report, start_wait=StartWait(3.0, 8, 64))
+    assert news_of(report) != news_of(begun)
+    assert news_of(begun) == news_of(replace(report, start_wait=StartWait(9.0, 8, 64)))

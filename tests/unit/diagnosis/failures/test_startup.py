@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kcover_ebpf.diagnosis.failures import startup
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.start_wait import StartWait
 from kcover_ebpf.model.verdict import Cause, Certainty
 from tests.unit.support.scripted_job import Proc, Stage
 from tests.unit.support.seen_verdicts import faults
@@ -60,3 +62,38 @@ def test_startup__where_the_forks_do_not_tell_those_that_load_are_waited_for(
     stage = start(came, pause_s)
     stage.run(6)
     assert missing(stage) == set()
+
+
+def wait_after(seconds: float, *modes: str) -> StartWait | None:
+    """What is known of the wait of two of four ranks that load for 5 s and are then in these modes."""
+    stage = Stage(world=MANY, here=2)
+    for number in range(2):
+        stage.become(stage.rank(number), "run")
+    stage.run(5)
+    for number, mode in enumerate(modes):
+        stage.become(stage.rank(number), mode)
+    stage.run(seconds)
+    return startup.start_wait(stage.job.members, stage.job.pace, stage.now_ns)
+
+
+@pytest.mark.parametrize("mode", ["poll", "futex", "sleep"])
+def test_start_wait__ranks_that_loaded_and_wait_for_others_are_known_after_3_s(mode: str) -> None:
+    assert wait_after(2, mode, mode) is None
+    wait = wait_after(5, mode, mode)
+    assert wait is not None
+    assert (wait.ranks, wait.world_size) == (2, MANY)
+    assert 3.0 <= wait.age_s <= 5.0
+
+
+@pytest.mark.parametrize("mode", ["run", "yield", "stopped", "write"])
+def test_start_wait__ranks_do_not_wait_while_one_of_them_does_something_else(mode: str) -> None:
+    assert wait_after(10, "poll", mode) is None
+
+
+def test_start_wait__ranks_that_train_wait_for_no_start() -> None:
+    stage = Stage()
+    stage.run(60)
+    for proc in stage.procs.values():
+        stage.become(proc, "futex")
+    stage.run(10)
+    assert startup.start_wait(stage.job.members, stage.job.pace, stage.now_ns) is None
