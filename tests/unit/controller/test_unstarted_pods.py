@@ -50,11 +50,10 @@ def test_gang_reconciler__a_pod_that_does_not_run_is_said_within_2_s_and_taken_b
     assert (verdict.certainty, verdict.acts_at_s) == (Certainty.SUSPECTED, None)
     assert "in pod j-1 on n1: pod j-1 does not run: ErrImagePull" in status.message
     pass_by(world, 60.0)
-    assert not world.statuses[0].is_closed, "it does not run yet"
+    assert [status.is_closed for status in world.statuses] == [False], "it does not run yet"
     world.pods = tuple(GangPod(pod(index)) for index in (0, 1))
     pass_by(world, 12.0)
-    assert world.statuses[0].is_closed
-    assert world.statuses[0].restarts == ()
+    assert [(status.is_closed, status.restarts) for status in world.statuses] == [(True, ())]
 
 
 def test_gang_reconciler__a_start_of_which_all_pods_run_opens_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def waiting(node: str, count: int, age_s: float = 3.0, **more) -> ReceivedReport
     """What a node reports whose ranks wait for others before the first step."""
     first = "ab".index(node)
     ranks = [rank(number) for number in range(first, first + 2 * count, 2)]
-    values = {"suspicious": False, "trained": False, "start_wait": StartWait(age_s, count, 4)}
+    values: dict[str, Any] = {"suspicious": False, "trained": False, "start_wait": StartWait(age_s, count, 4)}
     made = report(node, *ranks, **values | more)
     return replace(made, report=replace(made.report, ranks=()))
 
@@ -118,7 +119,7 @@ def test_merge__a_container_that_crashes_at_its_start_is_not_taken_for_a_pod_tha
     crashes = replace(held(3, PodWait("CrashLoopBackOff", "container main")), phase="Running")
     waits = [rank(number, age_s=40.0) for number in (0, 1, 2)]
     start_wait = StartWait(40.0, 1, 4) if reports_wait else None
-    more = {"trained": False, "start_wait": start_wait}
+    more: dict[str, Any] = {"trained": False, "start_wait": start_wait}
     seen = report("a", waits[0], waits[2], **more), report("b", waits[1], **more)
     verdict = merge(gang(*seen, absent=crashes)).verdict
     assert not verdict.kind.is_fault
