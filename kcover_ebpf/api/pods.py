@@ -126,6 +126,8 @@ class Pod:
     """Devices that their plug-in or DRA driver reports Unhealthy, each as RESOURCE DEVICE; at most 16."""
     job_kind: JobKind | None = None
     """The `JobKind` object whose labels it carries (`job_kinds.with_kind`)."""
+    on_node_network: bool = False
+    """It has no network of its own (`hostNetwork`): its address is that of its node, and of every such pod there."""
     wait: PodWait | None = None
     """Why a container of it does not run yet; None once all run or have run to their end."""
 
@@ -190,6 +192,7 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
         gpus=sum(map(_gpus, _list(spec.get("containers")))),
         claims=_claims(_text(metadata.get("name")), spec),
         unhealthy=_unhealthy(status),
+        on_node_network=spec.get("hostNetwork") is True,
         wait=wait_of(spec, status),
     )
 

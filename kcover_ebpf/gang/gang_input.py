@@ -154,6 +154,7 @@ class GangInput:
             self.policy,
             whole=reporting.isdisjoint(self.silent),
             resumed_age_s=self.resumed_age_s,
+            pods=self.pods,
         )
         job = replace(gathered.job, unstopped_age_s=self._unstopped_age_s)
         return replace(gathered, job=job)

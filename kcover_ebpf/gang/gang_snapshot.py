@@ -11,14 +11,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.dataclass import dataclass, replace
 from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.history.stacks import KnownWaits
-from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex, is_loopback
-from kcover_ebpf.gang import collective_answers
-from kcover_ebpf.ids import NS, Endpoint, Pid
+from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex
+from kcover_ebpf.gang import collective_answers, outside
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.collective_counts import Recordings
-from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankPace, RankSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Verdict
@@ -110,6 +110,7 @@ def gather(
     *,
     whole: bool = True,
     resumed_age_s: float = math.inf,
+    pods: Sequence[Pod] = (),
 ) -> GangSnapshot:
     """One snapshot of all ranks that the reports contain.
 
@@ -119,7 +120,7 @@ def gather(
     2. A wait that one node knows to end by itself is known on all nodes, because ranks run the same program.
     3. Payload is kept only on connections that may lead to another rank. A node cannot decide this alone.
     4. If all ranks of the job are present, each wait for an address is classified as one for a peer or for an outside
-    service.
+    service. If not, a wait is one for a service if it leads to none of `pods`, which are those of the gang.
     5. The first and the last sender lose their lead if another node is too close to call (`_unordered`).
 
     `whole`: no rank is on a node of which nothing is known now. `resumed_age_s`: seconds since a stopped rank was
@@ -141,7 +142,9 @@ def gather(
     endpoints = EndpointIndex(processes.values(), elsewhere=size > len(everyone))
     processes = {pid: _between_ranks(process, endpoints) for pid, process in processes.items()}
     if not endpoints.elsewhere:
-        processes = _all_placed(processes, everyone)
+        processes = outside.placed(processes, everyone)
+    else:
+        processes = outside.outside_of_pods(processes, everyone, pods, now_s)
     snapshot = JobSnapshot(
         now_ns=round(now_s * NS),
         policy=policy,
@@ -241,26 +244,6 @@ def _between_ranks(rank: RankSnapshot, endpoints: EndpointIndex) -> RankSnapshot
     ]
     # a node with very many connections reports only when the last byte was sent over any of them
     return replace(rank, sockets=sockets, sent_age_s=min(ages, default=rank.sent_age_s))
-
-
-def _all_placed(
-    processes: Mapping[Pid, RankSnapshot], ranks: Sequence[RankSnapshot]
-) -> dict[Pid, RankSnapshot]:
-    """The processes with their waits for addresses classified; for a job of which all ranks are known."""
-    held = {Endpoint(*socket.local) for rank in ranks for socket in rank.sockets}
-    return {pid: _placed(process, held) for pid, process in processes.items()}
-
-
-def _placed(rank: RankSnapshot, held: Collection[Endpoint]) -> RankSnapshot:
-    """Classifies a wait for an address: PEERS if a rank of any node has that address, else OUTSIDE."""
-    if rank.awaits is None or rank.state not in (State.PEERS, State.OUTSIDE) or not held:
-        return rank
-    if rank.awaits in held:
-        return replace(rank, state=State.PEERS)
-    if is_loopback(rank.awaits.address):
-        return rank
-    is_peer = any(rank.awaits.address == end.address for end in held)
-    return replace(rank, state=State.PEERS if is_peer else State.OUTSIDE)
 
 
 def _unordered(

@@ -27,7 +27,11 @@ def waiting(node: str, count: int, age_s: float = 3.0, **more) -> ReceivedReport
     """What a node reports whose ranks wait for others before the first step."""
     first = "ab".index(node)
     ranks = [rank(number) for number in range(first, first + 2 * count, 2)]
-    values: dict[str, Any] = {"suspicious": False, "trained": False, "start_wait": StartWait(age_s, count, 4)}
+    values: dict[str, Any] = {
+        "suspicious": False,
+        "trained": False,
+        "start_wait": StartWait(age_s, count, 4),
+    }
     made = report(node, *ranks, **values | more)
     return replace(made, report=replace(made.report, ranks=()))
 
