@@ -20,6 +20,7 @@ from kcover_ebpf.dataclass import dataclass, replace
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.python_stacks import PythonFrame
 from kcover_ebpf.model.collective_counts import CollectiveCounts, Recordings
+from kcover_ebpf.model.pod_ports import PodPorts
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.silence_summary import SilenceSummary
 from kcover_ebpf.model.start_wait import StartWait
@@ -185,6 +186,8 @@ class FaultReport:
     """Silences that the ranks here recovered from by themselves; None from agents that keep no record."""
     lossy: bool = False
     """True if a link between ranks here loses packets while others do not."""
+    listens: tuple[PodPorts, ...] = ()
+    """Ports of the pods whose ranks have snapshots here; a pod whose connections were not all read is left out."""
     collectives: CollectiveCounts | None = None
     """Collective counts from NCCL; None while it was not asked, or has not answered yet."""
     recorders: Recordings | None = None

@@ -19,18 +19,20 @@ from kcover_ebpf.diagnosis.judge.slow_job import paces
 from kcover_ebpf.facts.recorders import RankRecord, RecordedGroup
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.collective_counts import CollectiveCounts, Recordings
+from kcover_ebpf.model.pod_ports import PodPorts
 from kcover_ebpf.model.rank_snapshot import GpuSnapshot, RankPace, RankSnapshot, SocketSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, Verdict
+from kcover_ebpf.tunables.links import SOCKETS_REPORTED
 
 _TEXT = 1024
 _RANK_TEXT = 512
 _FRAME_TEXT = 256
 _REASON_TEXT = 256
 _MOST_RANKS = 512
-_MOST_SOCKETS = 64
-"""Connections reported for one rank. A rank of a large job has hundreds; relevant ones come first."""
 _MOST_FRAMES = 32
+_MOST_PODS, _MOST_PORTS = 64, 64
+"""Pods whose ports are reported, and ports of one of them, at most."""
 _MOST_WAITED_FOR = 64
 _MOST_DEVICES = 16
 """GPUs reported for one rank, at most."""
@@ -42,7 +44,27 @@ _MOST_GROUPS, _MOST_MEMBERS, _MOST_CALLS = 8, 256, 2
 
 def with_snapshots(report: FaultReport, job: Job, pods: Mapping[Pid, str]) -> FaultReport:
     """The report with all that a judge of the whole gang needs of these ranks; `pods`: process to uid of its pod."""
-    return replace(carrying(report, job.snapshot(), pods), silences=job.silences.summary)
+    carried = carrying(report, job.snapshot(), pods)
+    return replace(carried, silences=job.silences.summary, listens=_listens(job, pods))
+
+
+def _listens(job: Job, pods: Mapping[Pid, str]) -> tuple[PodPorts, ...]:
+    """The ports of each pod with ranks; pods of which one has no known connection are left out."""
+    ports: dict[str, set[int]] = {}
+    for pid, uid in pods.items():
+        process = job.members.views.get(pid)
+        member = None if process is None else process.membership
+        if process is None or member is None or process.exit is not None:
+            continue
+        if member.owner is not None or member.role is Role.LAUNCHER:
+            ports.setdefault(uid, set()).update(process.links.ports)
+    unread = {pods.get(pid) for pid, rank in job.members.ranks.items() if not rank.links.fds}
+    ranked = {pods.get(pid) for pid in job.members.ranks} - unread
+    return tuple(
+        PodPorts(uid, tuple(sorted(found)))
+        for uid, found in sorted(ports.items())[:_MOST_PODS]
+        if uid in ranked and len(found) <= _MOST_PORTS
+    )
 
 
 def carrying(report: FaultReport, snapshot: JobSnapshot, pods: Mapping[Pid, str]) -> FaultReport:
@@ -164,7 +186,7 @@ def _most_relevant(sockets: Sequence[SocketSnapshot]) -> tuple[SocketSnapshot, .
             sent_age_s=_rounded(socket.sent_age_s),
             broken_age_s=_rounded(socket.broken_age_s),
         )
-        for socket in found[:_MOST_SOCKETS]
+        for socket in found[:SOCKETS_REPORTED]
     )
 
 

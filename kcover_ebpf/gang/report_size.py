@@ -45,7 +45,10 @@ def fitted(report: FaultReport, most_bytes: int = MOST_BYTES) -> FaultReport:
     # the highest ranks, and helpers, are last
     while sum(sizes) > left_bytes and sizes:
         sizes.pop()
-    return _said(replace(report, ranks=ranks[: len(sizes)]), report)
+    # which ports are no rank's is known only beside all connections of the ranks
+    is_whole = ranks is report.ranks and len(sizes) == len(ranks)
+    listens = report.listens if is_whole else ()
+    return _said(replace(report, ranks=ranks[: len(sizes)], listens=listens), report)
 
 
 def _bytes_of(rank: RankSnapshot) -> int:

@@ -42,3 +42,5 @@ PORT_ERRORS_APART = 1.5
 """Least ratio of a port's errors to those of any other port that the job has open here, for the port to be named. A
 lost packet is counted at both ends of its link: in a ring on one host, the bad port has twice the errors of each of its
 neighbours. Chosen."""
+SOCKETS_REPORTED = 64
+"""Connections of one rank in a report, at most. A rank of a large job has hundreds; relevant ones come first."""

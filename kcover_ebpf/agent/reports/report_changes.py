@@ -74,6 +74,8 @@ def has_new_details(sent_report: FaultReport, report: FaultReport) -> bool:
     flags = (sent_report.knows_waits, sent_report.knows_cadence, sent_report.lossy)
     if flags != (report.knows_waits, report.knows_cadence, report.lossy):
         return True
+    if sent_report.listens != report.listens:
+        return True
     if _weight(sent_report.verdict) != _weight(report.verdict):
         return True
     if _counts(sent_report.collectives) != _counts(report.collectives):

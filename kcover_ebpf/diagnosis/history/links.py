@@ -37,6 +37,11 @@ class Links:
         """The (local, remote) addresses and ports of the sockets in `fds`."""
         return self._pairs.keys()
 
+    @property
+    def ports(self) -> Collection[int]:
+        """The ports on which a socket of the process listens."""
+        return self._ports.keys()
+
     def listens_on(self, port: int) -> bool:
         """True if a socket of the process listens on this port, on any address."""
         return port in self._ports

@@ -4,13 +4,15 @@ from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import FaultReport, object_of, report_of
 from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.gang.rank_report import verdict_of, with_snapshots
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Culprit
-from tests.unit.support.scripted_job import Stage
+from tests.unit.support.link_builders import edge
+from tests.unit.support.scripted_job import Proc, Stage
 
 
 def ranks_of(job: Job, pods: dict[Pid, str]) -> tuple[RankSnapshot, ...]:
@@ -77,3 +79,36 @@ def test_verdict_of__a_link_keeps_both_of_its_ends() -> None:
     link = replace(hung().verdicts[-1], culprit=Culprit(0, or_rank=3, device="eth0"))
     found = verdict_of(link, "n1", link.since_s, {}, {})
     assert found.culprit == Culprit(0, or_rank=3, device="eth0")
+
+
+def listening(pid: int, port: int) -> SocketSample:
+    return edge(Pid(pid), 77, state="LISTEN", local=("0.0.0.0", port), remote=("", 0))
+
+
+def listens(stage: Stage, pods: dict[Pid, str]) -> dict[str, tuple[int, ...]]:
+    made = with_snapshots(FaultReport(node="n", time_s=1.0, sequence=1), stage.job, pods)
+    assert report_of(object_of(made, "team", "r")) == made
+    return {entry.pod_uid: entry.ports for entry in made.listens}
+
+
+def test_with_snapshots__ports_of_a_pod_are_those_of_its_ranks_and_launchers() -> None:
+    stage = Stage(world=4, here=2)
+    stage.add(Proc(50, argv=("torchrun", "train.py"), mode="tick"))
+    pods = {Pid(50): "u-0", Pid(100): "u-0", Pid(101): "u-1"}
+    stage.run(20)
+    for pid, port in ((50, 29500), (100, 4000), (101, 5000)):
+        stage.feed(listening(pid, port))
+    stage.feed(replace(listening(100, 3000), fd=78))
+    stage.run(2)
+    assert listens(stage, pods) == {"u-0": (3000, 4000, 29500), "u-1": (5000,)}
+    for port in range(6000, 6064):
+        stage.feed(replace(listening(101, port), fd=port))
+    assert listens(stage, pods) == {"u-0": (3000, 4000, 29500)}, "a pod with very many is left out"
+
+
+def test_with_snapshots__nothing_is_said_of_a_pod_whose_connections_were_not_read() -> None:
+    stage = Stage(world=4, here=2)
+    stage.connected = False
+    stage.run(20)
+    stage.feed(listening(100, 4000))
+    assert listens(stage, {Pid(100): "u-0", Pid(101): "u-1"}) == {}

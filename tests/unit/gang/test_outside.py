@@ -10,6 +10,7 @@ from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.gang.gang_input import GangInput
 from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.ids import Endpoint
+from kcover_ebpf.model.pod_ports import PodPorts
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.model.verdict import VerdictKind
@@ -31,10 +32,10 @@ def waits(awaits: Endpoint, *sockets: SocketSnapshot, **more) -> RankSnapshot:
     return rank(0, State.PEERS, age_s, awaits=awaits, sockets=(wire(0, 1), *sockets), **more)
 
 
-def seen(first: RankSnapshot, gang_pods: tuple[Pod, ...]) -> GangInput:
+def seen(first: RankSnapshot, gang_pods: tuple[Pod, ...], *listens: PodPorts) -> GangInput:
     """Only the node of ranks 0 and 2 reports."""
     other = rank(2, State.FUTEX, 70.0, sockets=(wire(2, 3),))
-    return replace(case(report("a", first, other)), pods=gang_pods)
+    return replace(case(report("a", first, other, listens=listens)), pods=gang_pods)
 
 
 def state_of(gang_input: GangInput) -> State:
@@ -84,6 +85,79 @@ def test_merge__a_rank_that_waits_for_a_service_is_named_beside_a_silent_node() 
     assert (verdict.kind, verdict.culprit and verdict.culprit.rank) == (VerdictKind.UNKNOWN, 0)
     assert verdict.acts_at_s is None
     assert State.OUTSIDE.text in verdict.evidence[0].text
+
+
+SIDECAR = Endpoint("10.0.0.2", 9000)
+"""A port of a pod that is seen."""
+OPENED = SocketSnapshot(Endpoint("10.0.0.0", 51000), SIDECAR, "ESTABLISHED")
+ASKS = waits(SIDECAR, OPENED)
+PORTS = PodPorts("uid-0", (4001,)), PodPorts("uid-2", (4023,))
+LISTENED = {
+    "no process of the job listens there": (ASKS, pods(), PORTS, State.OUTSIDE),
+    "a rank listens there": (
+        ASKS,
+        pods(),
+        (PORTS[0], PodPorts("uid-2", (4023, 9000))),
+        State.PEERS,
+    ),
+    "a rank has the other end": (
+        waits(wire(0, 2).remote, wire(0, 2)),
+        pods(),
+        (PORTS[0], PodPorts("uid-2")),
+        State.PEERS,
+    ),
+    "it listened, and the other end connected": (
+        ASKS,
+        pods(),
+        (PodPorts("uid-0", (51000,)), PORTS[1]),
+        State.PEERS,
+    ),
+    "its connection is not known": (waits(SIDECAR), pods(), PORTS, State.PEERS),
+    "its own ports are not known": (ASKS, pods(), PORTS[1:], State.PEERS),
+    "those of the pod are not known": (ASKS, pods(), PORTS[:1], State.PEERS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LISTENED)
+def test_placed__a_port_of_a_pod_is_a_service_where_no_process_of_the_job_listens(
+    name: str,
+) -> None:
+    first, gang_pods, listens, state = LISTENED[name]
+    if name == "a rank has the other end":
+        peer = rank(2, State.FUTEX, 70.0, sockets=(wire(2, 0), wire(2, 3)))
+        made = case(report("a", first, peer, listens=listens))
+        assert state_of(replace(made, pods=gang_pods)) is state
+        return
+    assert state_of(seen(first, gang_pods, *listens)) is state
+
+
+def test_placed__the_ports_of_a_pod_are_those_that_its_own_node_reports() -> None:
+    forged = report("b", rank(1, State.FUTEX, 70.0), listens=PORTS)
+    honest = report("a", ASKS, rank(2, State.FUTEX, 70.0), listens=PORTS[:1])
+    assert state_of(replace(case(honest, forged), pods=pods())) is State.PEERS
+
+
+@pytest.mark.parametrize("change", ["a rank has ended", "its address is shared", "connections"])
+def test_placed__a_pod_of_which_not_all_is_known_may_have_a_rank_there(change: str) -> None:
+    peer, gang_pods = rank(2, State.FUTEX, 70.0, sockets=(wire(2, 3),)), pods()
+    ranks = [ASKS, peer]
+    if change == "a rank has ended":
+        ranks.append(rank(6, State.GONE, 70.0, pid=900, pod_uid="uid-2", exit="code 0"))
+    elif change == "its address is shared":
+        gang_pods = pods(address="10.0.0.2")
+    else:
+        ranks[1] = replace(peer, sockets=(wire(2, 3),) * 64)
+    made = replace(case(report("a", *ranks, listens=PORTS)), pods=gang_pods)
+    assert state_of(made) is State.PEERS
+
+
+def test_placed__with_all_ranks_a_service_beside_one_is_no_peer() -> None:
+    far = [rank(number, State.FUTEX, 70.0) for number in (1, 3)]
+    near = rank(2, State.FUTEX, 70.0, sockets=(wire(2, 3),))
+    made = case(report("a", ASKS, near, listens=PORTS), report("b", *far))
+    assert state_of(replace(made, pods=pods())) is State.OUTSIDE
+    unknown = case(report("a", ASKS, near), report("b", *far))
+    assert state_of(replace(unknown, pods=pods())) is State.PEERS
 
 
 @pytest.mark.parametrize("on_node_network", [True, False])
