@@ -1,7 +1,7 @@
 """Why a pod does not run yet, from the status that scheduler and kubelet write. Pure.
 
 A status has two kinds of reasons. A pod that is being started goes through some of them every time. All others are
-obstacles, and nobody works on the pod until they are removed or a back-off is over.
+obstacles: the pod rests until they are removed or a back-off is over.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Pod:
     job_kind: JobKind | None = None
     """The `JobKind` object whose labels it carries (`job_kinds.with_kind`)."""
     on_node_network: bool = False
-    """It has no network of its own (`hostNetwork`): its address is that of its node, and of every such pod there."""
+    """It uses the network of its node (`hostNetwork`): its address is that of the node, and of all such pods there."""
     wait: PodWait | None = None
     """Why a container of it does not run yet; None once all run or have run to their end."""
 
@@ -176,10 +176,7 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
         deletion_asked_s=_asked_s(metadata),
         labels=_strings(metadata.get("labels")),
         annotations=_ours(_strings(metadata.get("annotations"))),
-        owners=tuple(
-            owner_of(_map(owner_reference))
-            for owner_reference in _list(metadata.get("ownerReferences"))
-        ),
+        owners=_owners(metadata),
         containers=tuple(_containers(spec, status)),
         ready=any(
             condition.get("type") == "Ready" and condition.get("status") == "True"
@@ -195,6 +192,10 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
         on_node_network=spec.get("hostNetwork") is True,
         wait=wait_of(spec, status),
     )
+
+
+def _owners(metadata: Mapping[str, Any]) -> tuple[Owner, ...]:
+    return tuple(owner_of(_map(reference)) for reference in _list(metadata.get("ownerReferences")))
 
 
 def _unhealthy(status: Mapping[str, Any]) -> tuple[str, ...]:

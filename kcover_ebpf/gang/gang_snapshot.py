@@ -120,12 +120,11 @@ def gather(
     2. A wait that one node knows to end by itself is known on all nodes, because ranks run the same program.
     3. Payload is kept only on connections that may lead to another rank. A node cannot decide this alone.
     4. If all ranks of the job are present, each wait for an address is classified as one for a peer or for an outside
-    service. If not, a wait is one for a service if it leads to none of `pods`, which are those of the gang. Both ways,
-    so is a wait for a port of a pod on which no process of the job listens.
+    service; else those that lead to no pod, or to a port of a pod on which no process of the job listens, are OUTSIDE.
     5. The first and the last sender lose their lead if another node is too close to call (`_unordered`).
 
     `whole`: no rank is on a node of which nothing is known now. `resumed_age_s`: seconds since a stopped rank was
-    resumed on any node.
+    resumed on any node. `pods`: those of the gang.
     """
     who: dict[Pid, tuple[FaultReport, RankSnapshot]] = {}
     processes: dict[Pid, RankSnapshot] = {}
@@ -142,9 +141,7 @@ def gather(
     size = max((rank.world_size or 0 for rank in everyone), default=0)
     endpoints = EndpointIndex(processes.values(), elsewhere=size > len(everyone))
     processes = {pid: _between_ranks(process, endpoints) for pid, process in processes.items()}
-    ends = outside.GangEnds(
-        everyone, pods, outside.ports_of([received.report for received in seen], pods)
-    )
+    ends = outside.ends_of(everyone, [received.report for received in seen], pods)
     processes = outside.placed(processes, ends, now_s, complete=not endpoints.elsewhere)
     snapshot = JobSnapshot(
         now_ns=round(now_s * NS),

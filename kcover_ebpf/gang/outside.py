@@ -61,15 +61,18 @@ class GangEnds:
         }
 
 
-def ports_of(seen: Sequence[FaultReport], pods: Sequence[Pod]) -> dict[str, frozenset[int]]:
-    """The ports in each pod, as the agent of its own node reports them."""
+def ends_of(
+    ranks: Sequence[RankSnapshot], seen: Sequence[FaultReport], pods: Sequence[Pod]
+) -> GangEnds:
+    """The far ends of a gang; the ports in each pod are those that the agent of its own node reports."""
     nodes = {pod.uid: pod.node for pod in pods}
-    return {
+    ports = {
         entry.pod_uid: frozenset(entry.ports)
         for report in seen
         for entry in report.listens
         if nodes.get(entry.pod_uid) == report.node
     }
+    return GangEnds(ranks, pods, ports)
 
 
 def placed(

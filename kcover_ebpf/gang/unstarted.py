@@ -26,7 +26,7 @@ from kcover_ebpf.model.verdict import (
 from kcover_ebpf.tunables.diagnosis import ARRIVAL_FLOOR_S
 
 _MOST_NAMED = 8
-_STANDS = frozenset({Certainty.ANNOUNCED, Certainty.PROVEN})
+_CERTAIN = frozenset({Certainty.ANNOUNCED, Certainty.PROVEN})
 
 
 def waits_at_start(received: ReceivedReport) -> StartWait | None:
@@ -55,7 +55,7 @@ def or_unstarted(
     certainty = verdict.certainty or certainty_of(
         verdict.kind, verdict.cause, verdict.culprit, verdict.evidence
     )
-    found_verdict = None if certainty in _STANDS else _waited_for(gang_input)
+    found_verdict = None if certainty in _CERTAIN else _waited_for(gang_input)
     if found_verdict is None:
         return gang_verdict, silent_since_s
     return GangVerdict(found_verdict), found_verdict.since_s
@@ -71,7 +71,7 @@ def _waited_for(gang_input: GangInput) -> Verdict | None:
     due = [pod for pod in pods if min(waited_s, now_s - pod.created_s) >= _grace_s(gang_input, pod)]
     if not due:
         return None
-    # a pod that nobody works on keeps the others waiting for longer than one that is being started
+    # a pod with an obstacle keeps the others waiting for longer than one that is being started
     due.sort(key=lambda pod: (not _has_obstacle(pod), pod.name))
     named = due[0]
     return Verdict(
@@ -118,7 +118,7 @@ def _all_present(waits: Sequence[StartWait]) -> bool:
 
 
 def _grace_s(gang_input: GangInput, pod: Pod) -> float:
-    """Seconds within which a pod may start: less if its status says that nobody works on it."""
+    """Seconds within which a pod may start: less if its status names an obstacle."""
     return ARRIVAL_FLOOR_S if _has_obstacle(pod) else gang_input.policy.start_grace_s
 
 

@@ -40,7 +40,7 @@ def pass_by(world: World, seconds: float) -> None:
         world.now_s += min(world.jobs.reconcile(KEY) or 5.0, 5.0) or 0.1
 
 
-def test_gang_reconciler__a_pod_that_does_not_run_is_said_within_2_s_and_taken_back() -> None:
+def test_reconcile__a_pod_that_does_not_run_is_said_within_2_s_and_taken_back() -> None:
     world = waiting(pod(0), pod(1, PULL))
     pass_by(world, 2.0)
     (status,) = world.statuses
@@ -56,7 +56,7 @@ def test_gang_reconciler__a_pod_that_does_not_run_is_said_within_2_s_and_taken_b
     assert [(status.is_closed, status.restarts) for status in world.statuses] == [(True, ())]
 
 
-def test_gang_reconciler__a_start_of_which_all_pods_run_opens_nothing() -> None:
+def test_reconcile__a_start_of_which_all_pods_run_opens_nothing() -> None:
     world = waiting(pod(0), pod(1))
     pass_by(world, 60.0)
     assert world.statuses == []

@@ -69,12 +69,12 @@ PLACED = {
 
 
 @pytest.mark.parametrize("name", PLACED)
-def test_outside_of_pods__while_a_node_is_silent(name: str) -> None:
+def test_placed__while_a_node_is_silent(name: str) -> None:
     first, gang_pods, state = PLACED[name]
     assert state_of(seen(first, gang_pods)) is state
 
 
-def test_outside_of_pods__ranks_without_a_connection_say_nothing_of_their_addresses() -> None:
+def test_placed__ranks_without_a_connection_say_nothing_of_their_addresses() -> None:
     bare = replace(waits(STORE), sockets=())
     gang_input = replace(case(report("a", bare, rank(2))), pods=pods())
     assert state_of(gang_input) is State.PEERS
@@ -161,7 +161,7 @@ def test_placed__with_all_ranks_a_service_beside_one_is_no_peer() -> None:
 
 
 @pytest.mark.parametrize("on_node_network", [True, False])
-def test_pod_of__says_whether_it_has_a_network_of_its_own(on_node_network: bool) -> None:
+def test_pod_of__says_whether_it_uses_the_network_of_its_node(on_node_network: bool) -> None:
     spec = {"hostNetwork": True} if on_node_network else {}
     raw = {"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": spec}
     assert pod_of(raw).on_node_network is on_node_network

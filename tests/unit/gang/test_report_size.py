@@ -15,6 +15,7 @@ from kcover_ebpf.api.fault_report import (
 )
 from kcover_ebpf.gang.report_size import MOST_BYTES, fitted
 from kcover_ebpf.ids import Endpoint, Pid
+from kcover_ebpf.model.pod_ports import PodPorts
 from kcover_ebpf.model.process_state import Effort, State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.model.roles import Role
@@ -117,3 +118,11 @@ def test_fitted__the_first_ranks_are_kept() -> None:
 def test_fitted__a_snapshot_without_a_verdict_is_cut_too() -> None:
     whole = replace(report(*(rank(number, 64, 32) for number in range(512))), verdict=None)
     assert size(fitted(whole)) < 1_000_000
+
+
+def test_fitted__ports_are_said_only_beside_all_connections() -> None:
+    said = FaultReport(node="n", time_s=1.0, sequence=1, listens=(PodPorts(UID, (4000,)),))
+    small = replace(said, ranks=(rank(0, 4, 0),))
+    assert fitted(small, 100_000).listens == said.listens
+    large = replace(said, ranks=tuple(rank(number, 64, 0) for number in range(4)))
+    assert fitted(large, 40_000).listens == ()

@@ -47,7 +47,7 @@ def gang(*seen: ReceivedReport, absent: Pod, count: int = 3) -> GangInput:
 
 
 @pytest.mark.parametrize("wait", [PULL, NO_ROOM])
-def test_merge__a_pod_that_nobody_works_on_is_named_3_s_after_the_others_wait(
+def test_merge__a_pod_with_an_obstacle_is_named_3_s_after_the_others_wait(
     wait: PodWait,
 ) -> None:
     node = "" if wait is NO_ROOM else "b"
@@ -144,7 +144,7 @@ def test_merge__on_one_node_the_pod_is_named_as_well() -> None:
     assert merged.culprit.pod == "j-3"
 
 
-def test_merge__of_many_pods_one_that_nobody_works_on_is_named() -> None:
+def test_merge__of_many_pods_one_with_an_obstacle_is_named() -> None:
     pods = (pod(0), held(1, CREATING), held(2, PULL), held(3, NO_ROOM))
     merged = merge(replace(case(waiting("a", 1, 30.0)), pods=pods))
     assert merged.culprit is not None
