@@ -112,9 +112,7 @@ def gather(
     resumed_age_s: float = math.inf,
     pods: Sequence[Pod] = (),
 ) -> GangSnapshot:
-    """One snapshot of all ranks that the reports contain.
-
-    The order of the steps matters:
+    """One snapshot of all ranks that the reports contain. The order of the steps matters.
 
     1. The ages of each report are advanced to `now_s`, and no rank is in its state for longer than `resumed_age_s`.
     2. A wait that one node knows to end by itself is known on all nodes, because ranks run the same program.
