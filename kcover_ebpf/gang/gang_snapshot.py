@@ -7,7 +7,7 @@ moment of the controller's clock. Events on two nodes that are less than `REPORT
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.fault_report import FaultReport
@@ -149,13 +149,17 @@ def gather(
         whole=whole,
         cadence_known=all(received_report.report.knows_cadence for received_report in seen),
         lossy=any(received_report.report.lossy for received_report in seen),
-        knows_waits=any(received.report.knows_waits for received in seen)
-        or any(process.known_wait for process in processes.values()),
+        knows_waits=_knows_waits(seen, processes.values()),
         starting=len(everyone) < size and not any(received.report.trained for received in seen),
         collectives=collective_answers.joined(answers, everyone),
         recordings=_recordings(seen, now_s),
     )
     return GangSnapshot(snapshot, who)
+
+
+def _knows_waits(seen: Sequence[ReceivedReport], processes: Iterable[RankSnapshot]) -> bool:
+    reported = any(received.report.knows_waits for received in seen)
+    return reported or any(process.known_wait for process in processes)
 
 
 def _recordings(seen: Sequence[ReceivedReport], now_s: float) -> Recordings | None:
