@@ -108,7 +108,7 @@ def _row(raw: dict[str, Any], with_namespace: bool) -> tuple[str, ...]:
 @click.argument("incident", callback=object_name)
 @common
 def explain(client: ApiClient, namespace: str, as_json: bool, incident: str) -> int:
-    """Explain an incident: culprit, cause, actions taken, and time lost."""
+    """Explain an incident: culprit, cause, who waits for whom, when the job is ended, actions taken, and time lost."""
     raw = _get(client, namespace, incident)
     if as_json:
         print(json.dumps(raw, indent=2))
@@ -125,6 +125,7 @@ def explain(client: ApiClient, namespace: str, as_json: bool, incident: str) -> 
 def _explain(incident: Incident, status: Status) -> None:
     from kcover_ebpf.controller.owners import OWNER
     from kcover_ebpf.notify.message import message_of
+    from kcover_ebpf.output.formatting import reasons
     from kcover_ebpf.recovery.recorded_verdict import recorded_verdict, still_so
     from kcover_ebpf.trace.advice import next_step
 
@@ -139,14 +140,8 @@ def _explain(incident: Incident, status: Status) -> None:
         show(f"  culprit: {said or 'no culprit identified'}")
     show(f"  owner: {status.owner or f'not known; the label {OWNER} of the job names one'}")
     show(f"  cause: {message_of(incident, status).blame}")
-    if verdict.deadline_s is not None:
-        show(f"  the framework's own time-out: {rfc3339.in_seconds(verdict.deadline_s)}")
     for title, lines in (
-        (
-            "why, as it was found",
-            [f"[{evidence.kind.value}] {evidence.text}" for evidence in verdict.evidence],
-        ),
-        ("not observed", list(verdict.unobserved)),
+        ("why, as it was found", reasons(verdict, rfc3339.in_seconds)),
         ("what happened, counted from when the fault began", _timeline(status)),
         ("pods stuck in deletion", _stuck(status)),
         ("evidence on nodes", list(status.bundles)),

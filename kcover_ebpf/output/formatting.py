@@ -10,7 +10,7 @@ import dataclasses
 import json
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -179,27 +179,36 @@ def details(verdict: Verdict) -> list[str]:
     return [*reasons(verdict), *wait_table(verdict.waits)]
 
 
-def certainty_text(verdict: Verdict) -> str:
-    """How sure the verdict is, and when an armed job is ended for it; empty where nothing is wrong."""
+def _clock(moment_s: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(moment_s))
+
+
+def certainty_text(verdict: Verdict, moment: Callable[[float], str] = _clock) -> str:
+    """How sure the verdict is, and when an armed job is ended for it; empty where nothing is wrong.
+
+    `moment`: unix seconds as text; by default the local time of day.
+    """
     if verdict.certainty is None:
         return ""
     if verdict.acts_at_s is None:
         return f"{verdict.certainty.value}: {verdict.acts_why}"
-    clock = time.strftime("%H:%M:%S", time.localtime(verdict.acts_at_s))
-    when = f"an armed job is ended at {clock} if nothing moves"
+    when = f"an armed job is ended at {moment(verdict.acts_at_s)} if nothing moves"
     return f"{verdict.certainty.value}: {when}: {verdict.acts_why}"
 
 
-def reasons(verdict: Verdict) -> list[str]:
-    """Evidence, the framework's own deadline, and what was not seen."""
+def reasons(verdict: Verdict, moment: Callable[[float], str] = _clock) -> list[str]:
+    """Evidence, the framework's own deadline, the graph of waits, the certainty, and what was not seen.
+
+    `moment`: as for `certainty_text`.
+    """
     lines = [f"- {item.text} [{item.kind.value}]" for item in verdict.evidence]
     if verdict.deadline_s is not None:
-        clock = time.strftime("%H:%M:%S", time.localtime(verdict.deadline_s))
         more = span(verdict.deadline_s - verdict.time_s)
-        lines.append(f"the framework would have waited until {clock} ({more} more)")
+        until = moment(verdict.deadline_s)
+        lines.append(f"the framework would have waited until {until} ({more} more)")
     lines += [f"  {line}" for line in verdict.graph]
     if verdict.certainty is not None:
-        lines.append(certainty_text(verdict))
+        lines.append(certainty_text(verdict, moment))
     if verdict.unobserved:
         lines.append(f"not observed: {'; '.join(verdict.unobserved)}")
     return [printable(line) for line in lines]

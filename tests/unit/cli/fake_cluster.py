@@ -19,7 +19,15 @@ from kcover_ebpf.api.incident import (
     status_of,
 )
 from kcover_ebpf.cli import kubectl
-from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
+from kcover_ebpf.model.verdict import (
+    Cause,
+    Certainty,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+)
 from tests.unit.support.fake_api_server import Answer, Request
 
 GROUP = "/apis/kcover.io/v1alpha1"
@@ -32,6 +40,13 @@ STATUS = Status(
         evidence=(Evidence(EvidenceKind.PEERS, "all other ranks wait"),),
         unobserved=("node n9: no report",),
         deadline_s=1_800_000_000.0,
+        graph=(
+            "ranks 0, 1, 3 -> collective -> rank 2 -> the process that stopped it",
+            "no work: rank 4 sleeps as it always did",
+        ),
+        certainty=Certainty.PROVEN,
+        acts_at_s=1_700_000_005.0,
+        acts_why="stopped for 5 s",
     ),
     failure=FailureClass.STORAGE,
     lost=Lost(detect_s=2.5, decide_s=0.1),

@@ -57,16 +57,27 @@ def test_kubectl__an_incident_is_explained(plugin: Plugin) -> None:
         "  culprit: rank 2, pod llm-2, node n7, pid 77",
         "  owner: not known; the label kcover.io/owner of the job names one",
         "  cause: The cause lies in the infrastructure (storage), not in the program.",
-        "  the framework's own time-out: 2027-01-15T08:00:00Z",
         "  why, as it was found:",
-        "    [peers] all other ranks wait",
-        "  not observed:",
-        "    node n9: no report",
+        "    - all other ranks wait [peers]",
+        "    the framework would have waited until 2027-01-15T08:00:00Z (1157d 09h more)",
+        "      ranks 0, 1, 3 -> collective -> rank 2 -> the process that stopped it",
+        "      no work: rank 4 sleeps as it always did",
+        "    proven: an armed job is ended at 2023-11-14T22:13:25Z if nothing moves: stopped for 5 s",
+        "    not observed: node n9: no report",
         "  what happened, counted from when the fault began:",
         "        +0.0 s  Open          seen",
         "        +1.5 s  Decided       HUNG stopped, rank 2 in pod llm-2 on n7",
         "  time lost: 2.6 s",
     ]
+
+
+def test_kubectl__an_explanation_says_why_a_suspicion_ends_no_job(plugin: Plugin) -> None:
+    plugin.cluster.put("ml", "llm-a")
+    status = plugin.cluster.objects[f"{GROUP}/namespaces/ml/incidents/llm-a"]["status"]
+    del status["actsAt"]
+    status |= {"certainty": "suspected", "actsWhy": "it computes, which may end by itself"}
+    said = plugin("explain", "llm-a", "-n", "ml")[1].splitlines()
+    assert "    suspected: it computes, which may end by itself" in said
 
 
 def test_kubectl__times_of_an_incident_count_from_when_its_fault_began(plugin: Plugin) -> None:
