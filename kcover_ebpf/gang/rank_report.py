@@ -152,6 +152,7 @@ def _fitted(rank: RankSnapshot) -> RankSnapshot:
         sent_age_s=_rounded(rank.sent_age_s),
         received_age_s=_rounded(rank.received_age_s),
         inert_s=_rounded(rank.inert_s),
+        ends_in_s=_rounded(rank.ends_in_s),
         waits_for=rank.waits_for[:_MOST_WAITED_FOR],
         stack=tuple(text[:_FRAME_TEXT] for text in rank.stack[:_MOST_FRAMES]),
         sockets=_most_relevant(rank.sockets) if rank.exit is None else (),

@@ -53,7 +53,8 @@ def fitted(report: FaultReport, most_bytes: int = MOST_BYTES) -> FaultReport:
 
 def _bytes_of(rank: RankSnapshot) -> int:
     """Upper bound of its size in JSON, in bytes."""
-    texts = sum(len(json.dumps(text)) + 2 for text in (*rank.stack, rank.text or ""))
+    words = (kind.value for kind in rank.discounted)
+    texts = sum(len(json.dumps(text)) + 2 for text in (*rank.stack, *words, rank.text or ""))
     numbers = _NUMBER_BYTES * len(rank.waits_for)
     return _RANK_BYTES + texts + numbers + _SOCKET_BYTES * len(rank.sockets)
 

@@ -12,6 +12,7 @@ from kcover_ebpf.dataclass import dataclass, replace
 from kcover_ebpf.facts.devices import GpuUse
 from kcover_ebpf.facts.python_stacks import PythonFrame
 from kcover_ebpf.ids import Endpoint, Pid
+from kcover_ebpf.model.discounted import Discounted
 from kcover_ebpf.model.process_state import Effort, State
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Cause
@@ -152,6 +153,12 @@ class RankSnapshot:
     retries: bool = False
     """It sleeps and has slept before in this wait, so no timer ends the wait; False from agents that do not report
     it."""
+    ends_in_s: float | None = None
+    """Seconds until its wait ends by itself; negative if it has slept anew since. None where it does not, or that was
+    not read."""
+    discounted: tuple[Discounted, ...] = ()
+    """What runs in it during its wait and explains none, each kind once; empty for processes that are no rank, and from
+    agents that do not report it. No judgement reads it."""
     thread_read: bool = False
     """Its thread was read during this wait; threads that use a CPU are not read."""
     waits_for: tuple[Pid, ...] = ()
@@ -195,6 +202,7 @@ class RankSnapshot:
             sent_age_s=_later(self.sent_age_s, by_s),
             received_age_s=_later(self.received_age_s, by_s),
             inert_s=_later(self.inert_s, by_s),
+            ends_in_s=None if self.ends_in_s is None else self.ends_in_s - by_s,
             sockets=tuple(socket.later(by_s) for socket in self.sockets),
             gpu=self.gpu and self.gpu.later(by_s),
         )

@@ -37,6 +37,8 @@ a wait."""
 EFFORT_STEP = 1.0
 """The least such excess, in multiples of the smallest effort (`COMPUTE_SHARE`, `STORAGE_RATE`,
 `STORAGE_CALLS_RATE`)."""
+MENTIONED_RATE = 0.1
+"""Multiples of the smallest effort: activity of a waiting rank below this is not mentioned beside the wait graph."""
 CERTAIN_RATE = 1e6
 """Value of an effort that needs no comparison, because the lead thread itself waits for it."""
 BACKGROUND_CPUS = 0.4

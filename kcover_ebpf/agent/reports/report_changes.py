@@ -136,6 +136,8 @@ def _state(rank: RankSnapshot) -> RankSnapshot:
         inert_s=None,
         effort_rate=0.0,
         effort_rates=None,
+        ends_in_s=None,
+        discounted=(),
         sockets=(),
         gpu=rank.gpu and replace(rank.gpu, use_age_s=0.0, power_w=None),
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from kcover_ebpf.diagnosis.evidence import wait_chain
 from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
+from kcover_ebpf.model.discounted import Discounted
 from kcover_ebpf.model.process_state import EFFORT, Effort, State
-from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.rank_snapshot import EffortRates, RankSnapshot
+from kcover_ebpf.tunables.certainty import EFFORT_STEP, MENTIONED_RATE
+from kcover_ebpf.tunables.diagnosis import COMPUTE_SHARE
 
 _SHOWN = 8
 _ENDS = {
@@ -16,7 +19,6 @@ _ENDS = {
     State.DEVICE: "a driver",
     State.ON_DEVICE: "its device",
     State.USER: "a user",
-    State.SLEEPING: "a timer",
     State.SLEEP_LONG: "a timer of ten minutes or more",
     State.NAPPING: "something it asks for every few milliseconds",
     State.STOPPED: "the process that stopped it",
@@ -30,6 +32,17 @@ _ENDS = {
     State.SPINNING: "itself: a tight loop",
     State.PEERS: "its peers",
 }
+_USUAL = {
+    Effort.COMPUTE: (
+        "side threads of {who} compute, not clearly more than while the job trained",
+        f"side threads of {{who}} compute, less than {COMPUTE_SHARE:.0%} of a CPU",
+    ),
+    Effort.STORAGE: (
+        "bytes of {who} to or from storage, not clearly more than while the job trained",
+        "bytes of {who} to or from storage, fewer than a checkpoint has",
+    ),
+}
+"""The reason where an effort is usual for the rank, and where it is little."""
 _WORK = {
     Effort.COMPUTE: "side threads that compute",
     Effort.STORAGE: "bytes that move to or from storage",
@@ -66,6 +79,8 @@ def _end(end_rank: RankSnapshot) -> str:
         return "another program" if end_rank.awaits is None else f"a service at {end_rank.awaits}"
     if end_rank.state is State.READ and end_rank.writes:
         return "data that is not read"
+    if end_rank.state is State.SLEEPING:
+        return _timer(end_rank)
     if end_rank.state is State.SLEEP_LONG and not end_rank.timed:
         return "a signal"
     if end_rank.state in EFFORT and end_rank.state not in _ENDS:
@@ -73,24 +88,55 @@ def _end(end_rank: RankSnapshot) -> str:
     return _ENDS.get(end_rank.state, end_rank.state.text)
 
 
+def _timer(end_rank: RankSnapshot) -> str:
+    if end_rank.retries:
+        return "something it asks for again and again"
+    left_s = end_rank.ends_in_s or 0.0
+    return f"a timer, which ends in {left_s:.0f} s" if left_s > 0 else "a timer"
+
+
 def _ignored(snapshot: JobSnapshot, compared_snapshot: JobSnapshot) -> list[str]:
-    found = []
-    for effort, text in _WORK.items():
-        dropped = [
-            rank
-            for pid, rank in snapshot.ranks.items()
-            if rank.effort is effort and compared_snapshot.processes[pid].effort is None
-        ]
-        if dropped:
-            found.append(f"no work: {text} of {_named(dropped)}, as during the waits of the others")
+    """What runs and does not count as work, with the reason: a line for each reason and the ranks it applies to."""
+    by_reason: dict[str, list[RankSnapshot]] = {}
+    for pid, rank in snapshot.ranks.items():
+        for reason in _reasons(rank, compared_snapshot.processes[pid]):
+            by_reason.setdefault(reason, []).append(rank)
     monitors = [
         rank
         for rank in snapshot.processes.values()
         if rank.rests and rank.pid not in snapshot.ranks
     ]
     if monitors:
-        found.append(f"no work: {_named(monitors)} sleeps as it always did")
-    return found
+        by_reason["{who} sleeps as it always did"] = monitors
+    order = sorted(by_reason.items(), key=lambda item: -len(item[1]))
+    return [f"no work: {reason.format(who=_named(ranks))}" for reason, ranks in order[:_SHOWN]]
+
+
+def _reasons(rank: RankSnapshot, compared_rank: RankSnapshot) -> Iterator[str]:
+    """The reasons for one rank, as observed and as compared with its control group."""
+    if rank.effort is not None and compared_rank.effort is None:
+        yield f"{_WORK[rank.effort]} of {{who}}, as during the waits of the others"
+    if rank.state is State.HELPED and compared_rank.state is State.FUTEX:
+        words = " or ".join(rank.beside)
+        yield f"side threads of {{who}} wait for {words}, as during the waits of the others"
+    if State.NAPPING in (compared_rank.state, compared_rank.wait):
+        yield "polls of {who} every few milliseconds, as this library waits"
+    if rank.effort in (None, Effort.CHILDREN):
+        yield from _usual(rank)
+    for kind in rank.discounted:
+        if kind is not Discounted.CHILD_USUAL or rank.effort is not Effort.CHILDREN:
+            yield kind.text
+
+
+def _usual(rank: RankSnapshot) -> Iterator[str]:
+    rates, in_storage = rank.effort_rates or EffortRates(), rank.state is State.STORAGE
+    if in_storage and rates.compute >= EFFORT_STEP:
+        yield "side threads of {who} compute, which ends no storage call"
+    for effort, (usual, little) in ({} if in_storage else _USUAL).items():
+        if rates.of(effort) >= EFFORT_STEP:
+            yield usual
+        elif rates.of(effort) >= MENTIONED_RATE:
+            yield little
 
 
 def _named(ranks: Sequence[RankSnapshot]) -> str:

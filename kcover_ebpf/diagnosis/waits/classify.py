@@ -17,6 +17,7 @@ from kcover_ebpf.diagnosis.waits.classify_wait import (
     is_semaphore_of_driver,
     judge_wait,
 )
+from kcover_ebpf.diagnosis.waits.discounted import discounted
 from kcover_ebpf.facts.host import ThreadReading
 from kcover_ebpf.facts.kernel import ProcessExit, TaskState, ThreadSample
 from kcover_ebpf.ids import NS
@@ -95,7 +96,14 @@ def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
         beside=wait.beside or helpers.beside(process, since_ns, context, compared=_asks(lead)),
         holder=wait.holder,
         writes=wait.writes,
+        ends_in_s=_ends_in_s(last, context),
+        discounted=discounted(process, wait.state, since_ns, context),
     )
+
+
+def _ends_in_s(reading: ThreadReading | None, context: ClassifyContext) -> float | None:
+    deadline_ns = None if reading is None else reading.deadline_ns
+    return None if deadline_ns is None else (deadline_ns - context.now_ns) / NS
 
 
 def _asks(lead_thread: ThreadHistory) -> bool:

@@ -75,6 +75,12 @@ def of_holder(
     return () if word is None else (word,)
 
 
+def wakes_as_usual(process: ProcessHistory, began_ns: int, context: ClassifyContext) -> bool:
+    """True if a side thread woke since its lead began to wait, from a wait beside which its rank used to train on."""
+    since_ns = began_ns - round(HELPER_SINCE_S * NS)
+    return any(_is_usual(thread, context) for thread in _recent(process, since_ns))
+
+
 def _recent(process: ProcessHistory, since_ns: int) -> Iterator[ThreadHistory]:
     """The side threads that came to where they are since then, and do not just nap as before."""
     for thread in process.side_threads:

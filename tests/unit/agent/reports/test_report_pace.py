@@ -189,6 +189,9 @@ AGES_AND_AMOUNTS = {
     "effort_rate",
     "effort_rates",
     "inert_s",
+    # for people alone: no judgement reads these
+    "ends_in_s",
+    "discounted",
 }
 OTHER: dict[str, Any] = {
     "pid": 9, "role": Role.LOADER, "state": State.STORAGE, "pod_uid": "v", "tid": 9, "rank": 7,
