@@ -1,11 +1,14 @@
 """Pages that are written from something else are up to date, and links between pages lead somewhere."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
+from kcover_ebpf.output.formatting import verdict_object
 from tools.docs import links
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -40,3 +43,11 @@ def test_pages__links_lead_to_a_file_or_a_heading(page: Path) -> None:
 
 def test_misplaced__the_navigation_of_the_site_lists_each_page_once() -> None:
     assert list(links.misplaced()) == []
+
+
+def test_docs__each_key_of_a_verdict_has_a_row_and_each_row_a_key() -> None:
+    page = (ROOT / "docs/json.md").read_text()
+    table = page.split("\n## verdict\n")[1].split("\n`trace` adds\n")[0]
+    cells = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", table, re.MULTILINE)
+    named = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    assert sorted(named) == sorted(verdict_object(Verdict(VerdictKind.WORKING, Cause.TRAINING)))
