@@ -200,6 +200,7 @@ class ControllerTelemetry:
         yield _gauge("kcover_leader", "1 if this replica is the leader.", {(): float(leads)})
         yield self._phases(leads)
         yield self._infos(leads)
+        yield self._acts_at(leads)
         yield self._ettr(leads)
         names = ("jobs", "nodes")
         opened = self.breakers()
@@ -279,6 +280,21 @@ class ControllerTelemetry:
             "if no culprit was identified; owner as the job names it."
         )
         return _gauge("kcover_incident_info", text, values, *labels)
+
+    def _acts_at(self, leads: bool) -> Any:
+        values = {
+            (incident.namespace, incident.job.name, incident.name): verdict.acts_at_s
+            for incident, status in self._incidents(leads)
+            if (verdict := status.verdict) is not None
+            and verdict.acts_at_s is not None
+            and not status.is_closed
+        }
+        text = (
+            "When an armed job is ended for an open incident if nothing moves, in unix seconds; absent "
+            "for an incident that ends no job."
+        )
+        labels = ("namespace", "training_job", "incident")
+        return _gauge("kcover_incident_acts_at_seconds", text, values, *labels)
 
     def _ettr(self, leads: bool) -> Any:
         lost: Tally[tuple[str, str, str]] = Tally()

@@ -47,6 +47,9 @@ class Message:
     phase: str
     verdict: str
     cause: str
+    certainty: str
+    acts_at: str
+    """When an armed job is ended if nothing moves; empty if it is not."""
     where: str
     """Side with the cause: infrastructure, program or unknown."""
     blame: str
@@ -103,6 +106,8 @@ def message_of(incident: Incident, status: Status) -> Message:
         phase=status.phase.value,
         verdict=status.kind.value if status.kind is not None else "",
         cause=status.cause.value if status.cause is not None else "",
+        certainty=status.certainty.value if status.certainty is not None else "",
+        acts_at=_time(status.verdict and status.verdict.acts_at_s),
         where=where,
         blame=_BLAME[where].format(kind=kind),
         culprit=printable(culprit_text(culprit)) if culprit is not None else "",
@@ -129,9 +134,12 @@ def fields_of(message: Message) -> Mapping[str, str]:
 
 def lines_of(message: Message) -> list[str]:
     """The lines of the message below its summary, for people."""
+    is_open = message.phase == Phase.OPEN.value
     known = (
         ("Owner", message.owner),
         ("Culprit", message.culprit),
+        ("Certainty", message.certainty),
+        ("Ended, if nothing moves, at", message.acts_at if is_open else ""),
         ("Time lost", message.lost),
         ("Restarts", message.restarts),
         ("Since", message.since),

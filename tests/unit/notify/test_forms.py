@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.incident import FailureClass, Phase
+from kcover_ebpf.model.verdict import Certainty
 from kcover_ebpf.notify.forms import mail_of, request_of
-from kcover_ebpf.notify.message import message_of
+from kcover_ebpf.notify.message import lines_of, message_of
 from kcover_ebpf.notify.target import MessageForm, NotifyTarget
 from tests.unit.notify.notified_incidents import incident, status
 
@@ -38,6 +40,27 @@ def test_message_of__says_whose_the_cause_is(
     message = message_of(incident(), status(failure=failure))
     assert message.where == where
     assert text in message.blame
+
+
+@pytest.mark.parametrize(
+    ("phase", "line"),
+    [
+        (Phase.OPEN, "Ended, if nothing moves, at: 2023-11-14T22:13:25Z"),
+        (Phase.OBSERVED, None),
+        (Phase.RECOVERED, None),
+    ],
+)
+def test_message_of__says_how_certain_it_is_and_when_the_job_is_ended(
+    phase: Phase, line: str | None
+) -> None:
+    known = status(phase)
+    assert known.verdict is not None
+    verdict = replace(known.verdict, certainty=Certainty.PROVEN, acts_at_s=1_700_000_005.0)
+    message = message_of(incident(), replace(known, verdict=verdict))
+    assert (message.certainty, message.acts_at) == ("proven", "2023-11-14T22:13:25Z")
+    said = lines_of(message)
+    assert "Certainty: proven" in said
+    assert [text for text in said if text.startswith("Ended")] == ([] if line is None else [line])
 
 
 def test_message_of__names_of_a_job_command_no_reader() -> None:

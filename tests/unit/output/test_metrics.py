@@ -153,20 +153,38 @@ def controller() -> CollectorRegistry:
     return ControllerTelemetry(ObjectCache(print), writer, lambda: 0.0).registry
 
 
-@pytest.mark.parametrize("owner", ["team-vision", None])
-def test_controller_telemetry__an_open_incident_says_whose_the_job_is(owner: str | None) -> None:
-    """Alertmanager can then find the owner by a label."""
+def shown(status: Status) -> CollectorRegistry:
+    """What the leader serves of one incident."""
     writer: Any = SimpleNamespace(event=print)
     store = ObjectCache(print)
-    status = Status(Phase.OPEN, verdict=VERDICT, owner=owner)
     made = Incident("ml", "llm-1", JobRef("Job", "llm", "ju"), {"k": "llm"}, status=status)
     raw = object_of(made) | {"status": status_of(status)}
     store.on_incident(Event(Change.SET, raw))
     telemetry = ControllerTelemetry(store, writer, lambda: 0.0)
     telemetry.leads = lambda: True
-    text = generate_latest(telemetry.registry).decode()
+    return telemetry.registry
+
+
+@pytest.mark.parametrize("owner", ["team-vision", None])
+def test_controller_telemetry__an_open_incident_says_whose_the_job_is(owner: str | None) -> None:
+    """Alertmanager can then find the owner by a label."""
+    text = generate_latest(shown(Status(Phase.OPEN, verdict=VERDICT, owner=owner))).decode()
     (line,) = [line for line in text.splitlines() if line.startswith("kcover_incident_info{")]
     assert f'owner="{owner or ""}"' in line
+
+
+@pytest.mark.parametrize(
+    ("acts_at_s", "closed_s", "said"),
+    [(1_700_000_005.0, None, 1_700_000_005.0), (None, None, None), (1_700_000_005.0, 9.0, None)],
+    ids=["open", "a suspicion", "over"],
+)
+def test_controller_telemetry__an_open_incident_says_when_its_job_is_ended(
+    acts_at_s: float | None, closed_s: float | None, said: float | None
+) -> None:
+    verdict = dataclasses.replace(VERDICT, acts_at_s=acts_at_s)
+    value = shown(Status(Phase.OBSERVED, verdict=verdict, closed_s=closed_s)).get_sample_value
+    labels = {"namespace": "ml", "training_job": "llm", "incident": "llm-1"}
+    assert value("kcover_incident_acts_at_seconds", labels) == said
 
 
 PROGRAMS = {
