@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator, Sequence
 
 from kcover_ebpf.host import capabilities, stack_frames
 from kcover_ebpf.host.capabilities import Capability
@@ -26,29 +27,36 @@ _INTERPRETER = re.compile(
 
 
 def main() -> int:
-    """Answer all lines of the input, which must end first."""
-    machine = os.uname().machine
-    caches: dict[Pid, Symbols] = {}
-    blind = ""
-    threads = [(int(pid), int(tid)) for pid, tid in (line.split() for line in sys.stdin)]
-    stacks = {(pid, tid): stack_frames.kernel_frames(Pid(pid), Tid(tid)) for pid, tid in threads}
+    """Answer all lines of the input, which must end first.
+
+    Process by process, because the symbolizer keeps a descriptor of each library of a process open: some 300 for torch.
+    """
+    threads = [(Pid(int(pid)), Tid(int(tid))) for pid, tid in (line.split() for line in sys.stdin)]
+    stacks = {(pid, tid): stack_frames.kernel_frames(pid, tid) for pid, tid in threads}
     # from here on files of the job are parsed; only the kernel's stacks needed this capability
     capabilities.renounce(Capability.SYS_ADMIN)
-    for pid, tid in threads:
-        native: list[str] = []
-        try:
-            if Pid(pid) not in caches:
-                caches[Pid(pid)] = Symbols(pid)
-            symbols = caches[Pid(pid)]
-            addresses = stack_frames.return_addresses(Pid(pid), Tid(tid), machine)
-            native = [symbols.name(address) for address in addresses]
-        except NoSymbolizer as error:
-            blind = str(error)
-        kernel = stacks[pid, tid]
-        answer = {"pid": pid, "tid": tid, "native": shown(native), "kernel": kernel, "blind": blind}
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+    for pid in dict.fromkeys(pid for pid, _ in threads):
+        tids = [tid for other_pid, tid in threads if other_pid == pid]
+        for tid, native, blind in _read(pid, tids):
+            kernel = stacks[pid, tid]
+            answer = {"pid": pid, "tid": tid, "native": native, "kernel": kernel, "blind": blind}
+            sys.stdout.write(json.dumps(answer) + "\n")
+            sys.stdout.flush()
     return 0
+
+
+def _read(pid: Pid, tids: Sequence[Tid]) -> Iterator[tuple[Tid, list[str], str]]:
+    """(thread, native frames, what could not be read) of the threads of one process."""
+    machine = os.uname().machine
+    try:
+        symbols = Symbols(pid)
+    except NoSymbolizer as error:
+        yield from ((tid, [], str(error)) for tid in tids)
+        return
+    for tid in tids:
+        addresses = stack_frames.return_addresses(pid, tid, machine)
+        yield tid, shown([symbols.name(address) for address in addresses]), ""
+    symbols.close()
 
 
 def shown(names: list[str]) -> list[str]:
