@@ -107,7 +107,7 @@ def message_of(incident: Incident, status: Status) -> Message:
         verdict=status.kind.value if status.kind is not None else "",
         cause=status.cause.value if status.cause is not None else "",
         certainty=status.certainty.value if status.certainty is not None else "",
-        acts_at=_time(status.verdict and status.verdict.acts_at_s),
+        acts_at=_time(status.verdict.acts_at_s if status.verdict is not None else None),
         where=where,
         blame=_BLAME[where].format(kind=kind),
         culprit=printable(culprit_text(culprit)) if culprit is not None else "",
