@@ -31,9 +31,10 @@ struct pt_regs {
 	unsigned long sp;
 } __attribute__((preserve_access_index));
 
-/* arch/x86/entry/syscalls/syscall_64.tbl */
+/* arch/x86/entry/syscalls/syscall_64.tbl; a sleep is nanosleep or clock_nanosleep */
 #define RESTART_SYSCALL    219
 #define FUTEX_SYSCALL      202
+#define IS_SLEEP(syscall)  ((syscall) == 35 || (syscall) == 230)
 #define REGS_SYSCALL(regs) ((__s32)BPF_CORE_READ(regs, orig_ax))
 #define REGS_ARG0(regs)    BPF_CORE_READ(regs, di)
 #define REGS_ARG1(regs)    BPF_CORE_READ(regs, si)
@@ -69,9 +70,10 @@ struct pt_regs {
 	__s32 syscallno;
 } __attribute__((preserve_access_index));
 
-/* include/uapi/asm-generic/unistd.h */
+/* include/uapi/asm-generic/unistd.h; a sleep is nanosleep or clock_nanosleep */
 #define RESTART_SYSCALL         128
 #define FUTEX_SYSCALL           98
+#define IS_SLEEP(syscall)       ((syscall) == 101 || (syscall) == 115)
 #define REGS_SYSCALL(regs)      BPF_CORE_READ(regs, syscallno)
 #define REGS_ARG0(regs)         BPF_CORE_READ(regs, orig_x0)
 #define REGS_ARG1(regs)         BPF_CORE_READ(regs, regs[1])

@@ -70,6 +70,8 @@ struct thread_event {
 	__u64 cpu_ns;
 	__u64 run_delay_ns;
 	__u64 voluntary_count;
+	__u64 minor_faults;
+	__u64 call_chars; /* bytes through its read and write calls */
 	__u32 tid;
 	__s32 syscall;
 	__u32 state; /* enum thread_state */
@@ -85,6 +87,8 @@ struct totals_event {
 	__u64 read_chars;
 	__u64 write_chars;
 	__u64 major_faults;
+	__u64 asleep_bytes; /* of read_bytes and write_bytes: by threads asleep before or after */
+	__u64 asleep_chars; /* the same of read_chars and write_chars */
 	__u64 throttled_ns; /* by CPU quotas of its control groups, over their lifetime */
 	__u32 ppid;
 	__u32 thread_count;
@@ -123,6 +127,7 @@ struct descriptor_event {
 	struct event_header header;
 	__u64 inode;
 	__u64 peer_inode; /* 0: none */
+	__u64 drain_mark; /* changes when the other end reads */
 	__u32 fd;
 	__u32 kind; /* enum descriptor_kind */
 };

@@ -111,6 +111,7 @@ struct task_struct {
 	unsigned long nvcsw;
 	unsigned long nivcsw;
 	__u64 start_boottime;
+	unsigned long min_flt;
 	unsigned long maj_flt;
 	char comm[16];
 	struct nsproxy *nsproxy;
@@ -142,8 +143,13 @@ struct super_block {
 	unsigned long s_magic;
 };
 
+struct pipe_inode_info {
+	unsigned int tail;
+};
+
 struct inode {
 	unsigned short i_mode;
+	struct pipe_inode_info *i_pipe;
 	struct super_block *i_sb;
 	unsigned long i_ino;
 };
@@ -178,8 +184,28 @@ struct sock_common {
 	struct in6_addr skc_v6_rcv_saddr;
 };
 
+typedef struct {
+	atomic_t refs;
+} refcount_t;
+
+struct sk_buff {
+	struct sk_buff *next;
+	char cb[48];
+};
+
+struct sk_buff_head {
+	struct sk_buff *next;
+	__u32 qlen;
+};
+
+struct unix_skb_parms {
+	__u32 consumed;
+};
+
 struct sock {
 	struct sock_common __sk_common;
+	struct sk_buff_head sk_receive_queue;
+	refcount_t sk_wmem_alloc;
 	__u16 sk_protocol;
 	__u16 sk_type;
 	struct socket *sk_socket;

@@ -99,6 +99,10 @@ static __always_inline void fill_event(struct thread_event *event, struct task_s
 	if (bpf_core_field_exists(task->sched_info.run_delay))
 		event->run_delay_ns = task->sched_info.run_delay;
 	event->voluntary_count = task->nvcsw;
+	event->minor_faults = task->min_flt;
+	event->call_chars = 0;
+	if (bpf_core_field_exists(task->ioac.rchar))
+		event->call_chars = task->ioac.rchar + task->ioac.wchar;
 	copy_comm(event->comm, task);
 	event->syscall = site->syscall;
 	event->user_sp = site->user_sp;
@@ -232,6 +236,31 @@ static __always_inline bool has_moved(struct thread_sample *sample, struct pass_
 	       used_ns * MOVED_CPU_PART > pass->boottime_ns - sample->sampled_ns;
 }
 
+static __always_inline bool is_asleep(__u32 state, __s32 syscall)
+{
+	return state == THREAD_SLEEPING && IS_SLEEP(syscall);
+}
+
+/*
+ * `before`: its state at the last sample. What it moved before or after a sleep is summed
+ * separately as well: it paces itself, or has failed and tries again.
+ */
+static __always_inline void account_sample(struct process_value *process,
+					   struct thread_sample *sample, struct task_struct *task,
+					   struct site *site, __u32 before)
+{
+	__u64 bytes = sample->read_bytes + sample->write_bytes;
+	__u64 chars = sample->read_chars + sample->write_chars;
+
+	account(&process->totals, sample, task);
+	if (!is_asleep(before, sample->syscall) && !is_asleep(sample->state, site->syscall))
+		return;
+	bytes = sample->read_bytes + sample->write_bytes - bytes;
+	chars = sample->read_chars + sample->write_chars - chars;
+	__sync_fetch_and_add(&process->totals.asleep_bytes, bytes);
+	__sync_fetch_and_add(&process->totals.asleep_chars, chars);
+}
+
 static __always_inline void next_sample(struct pass_value *pass, struct process_value *process,
 					struct task_struct *task, struct thread_sample *sample)
 {
@@ -260,7 +289,7 @@ static __always_inline void next_sample(struct pass_value *pass, struct process_
 	}
 	sample->raw_state = raw;
 	sample->moved = moved;
-	account(&process->totals, sample, task);
+	account_sample(process, sample, task, &site, before);
 	remember(sample, pass, task, regs, &site);
 	count_thread(process, pass, sample);
 }

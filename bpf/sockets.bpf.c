@@ -167,6 +167,29 @@ static __always_inline void read_pipe(struct descriptor_event *event, struct ino
 {
 	event->kind = inode->i_sb->s_magic == PIPEFS_MAGIC ? DESCRIPTOR_PIPE : DESCRIPTOR_FIFO;
 	event->peer_inode = 0;
+	event->drain_mark = BPF_CORE_READ(inode, i_pipe, tail); /* buffers that were read */
+}
+
+/* Bytes of the first buffer in the queue of `sk` that were read; the rest of it was not. */
+static __always_inline __u32 consumed_bytes(struct sock *sk)
+{
+	struct sk_buff *first = BPF_CORE_READ(sk, sk_receive_queue.next);
+	struct unix_skb_parms *parms = (void *)__builtin_preserve_access_index(&first->cb);
+
+	if (!bpf_core_field_exists(parms->consumed) || !BPF_CORE_READ(sk, sk_receive_queue.qlen))
+		return 0;
+	return BPF_CORE_READ(parms, consumed);
+}
+
+/*
+ * What was sent counts with the memory that it needs until it was read (net/unix/af_unix.c:
+ * unix_stream_sendmsg(), unix_stream_read_generic()). Each read makes it less.
+ */
+static __always_inline __u64 unread_memory(struct sock *sk, struct sock *peer)
+{
+	__u32 memory = BPF_CORE_READ(sk, sk_wmem_alloc.refs.counter);
+
+	return clamp(memory - (peer ? consumed_bytes(peer) : 0));
 }
 
 static __always_inline void read_unix(struct descriptor_event *event, struct sock *sk)
@@ -175,6 +198,7 @@ static __always_inline void read_unix(struct descriptor_event *event, struct soc
 
 	event->kind = DESCRIPTOR_UNIX;
 	event->peer_inode = peer ? socket_inode(peer) : 0;
+	event->drain_mark = unread_memory(sk, peer);
 }
 
 static __always_inline int send_descriptor(struct bpf_iter__task_file *ctx, struct file *file,

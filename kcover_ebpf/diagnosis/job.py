@@ -109,7 +109,7 @@ class Job:
             case SocketSample():
                 self.moved_bytes[fact.pid] += self._view(fact).on_socket(fact)
             case DescriptorSample():
-                self._view(fact).descriptors[fact.fd, fact.inode] = fact
+                self._view(fact).on_descriptor(fact)
             case ThreadReading():
                 self.attention.on_reading(fact)
                 if (process := self.members.views.get(fact.pid)) is not None:
@@ -132,7 +132,7 @@ class Job:
             case Unreadable():
                 self.attention.unreadable[fact.pid] = fact
             case ProcessFork():
-                self.members.view(fact.child_pid, fact.boottime_ns)
+                self.members.on_fork(fact)
                 self.announced.forked.append(fact.child_pid)
             case ProcessExec():
                 self.members.on_exec(self._view(fact))

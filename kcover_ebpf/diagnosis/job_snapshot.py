@@ -86,6 +86,7 @@ def _context(job: Job, endpoints: EndpointIndex) -> ClassifyContext:
         children=members.children,
         holders=files.of,
         is_own=files.is_own,
+        drained_ns=files.drained_ns,
         readings=job.attention.readings,
         probes=job.attention.probes,
         kind=members.kind,

@@ -119,6 +119,11 @@ class ThreadSample:
     comm: str
     previous_ns: int = 0
     """Boottime of the previous pass, whether or not it was sent; 0 if there was none, or it is unknown (old tapes)."""
+    minor_faults: int = 0
+    """Page faults since its start that needed no storage: the first use of memory, and of pages that were moved. 0 in
+    old tapes."""
+    call_chars: int = 0
+    """Bytes that it passed through read and write calls of any kind of file since its start; 0 in old tapes."""
 
     @property
     def wanted_ns(self) -> int:
@@ -153,6 +158,11 @@ class ProcessTotals:
     """Nanoseconds for which its control groups have been throttled by CPU quotas since they exist (kernel:
     cfs_bandwidth), summed over the processors that they needed. Throttling caused by other processes in the groups is
     included."""
+    asleep_bytes: int = 0
+    """Of `read_bytes` and `write_bytes`, those of threads found in a timed sleep (nanosleep, clock_nanosleep) by the
+    sample before or after; 0 in old tapes."""
+    asleep_chars: int = 0
+    """The same of `read_chars` and `write_chars`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +212,10 @@ class DescriptorSample:
     inode: Inode
     peer_inode: Inode | None
     """The other end of a connected Unix socket; None for pipes (both ends share the inode)."""
+    drain_mark: int = 0
+    """Changes when the other end reads, and not while a writer waits for room that no reader makes: the buffers of a
+    pipe that were read; the memory that a Unix socket has in the queue of its peer (kernel: pipe_inode_info.tail,
+    sk_wmem_alloc). 0 in old tapes."""
 
 
 @dataclass(frozen=True, slots=True)

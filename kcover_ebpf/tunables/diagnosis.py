@@ -193,7 +193,8 @@ DEVICE_WAIT_UNLEARNED_S = 60.0
 """Seconds up to which they are a suspicion while no cadence is learned: the first step of a large job, with its
 warm-up, may well take this long."""
 READER_DRAINS_NS = 3 * NS
-"""Nanoseconds without a read after which the reader of a full pipe does not read."""
+"""Nanoseconds without a read after which the reader of a full pipe or socket does not read. Before, its
+writer moves."""
 DEVICE_WAIT_OTHERS = 2
 """Ranks whose network threads must all differ from those of the rank that is named."""
 VICTIM_S = 0.4

@@ -1,7 +1,8 @@
 """Asks the file systems that ranks wait for whether they answer, each in a process that can be abandoned.
 
-For FUSE, NFS, Lustre and Ceph alike, statfs(2) is a question to the server. This process itself opens none of their
-files, and waits for none of them.
+statfs(2) is a question to the server of NFS, and to the process that serves a FUSE file system. Ceph's monitors answer
+it, and Lustre's client may answer from its cache: there a dead server of metadata or data may go unnoticed. This
+process itself opens none of their files, and waits for none of them.
 """
 
 from __future__ import annotations

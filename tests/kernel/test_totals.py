@@ -1,7 +1,9 @@
 """Sums per process: what was done is what is counted, no more and no less."""
 
 import os
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,42 @@ def test_bytes_of_files_on_a_disk_are_counted(
     chars = getattr(after, f"{what}_chars") - getattr(before, f"{what}_chars")
     assert moved == pytest.approx(FIRINGS * MIB, rel=0.02)
     assert chars == pytest.approx(FIRINGS * MIB, rel=0.02)
+
+
+_FILLS = """
+import os, sys, time
+path, pause = sys.argv[1] + "/checkpoint", float(sys.argv[2])
+print("ready", flush=True)
+while True:
+    try:
+        with open(path, "wb", buffering=0) as file:
+            for _ in range(16):
+                file.write(bytes(1 << 20))
+    except OSError:
+        os.unlink(path)
+        time.sleep(pause)
+"""
+
+
+@pytest.mark.parametrize(("pause", "share"), [("0.3", 1.0), ("0", 0.0)])
+def test_bytes_between_sleeps_are_counted_as_well(
+    kernel: KernelSampler, tmp_path: Path, pause: str, share: float
+) -> None:
+    """A program fills a small volume, fails, removes what it wrote and tries again."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", tmp_path], check=True)
+    try:
+        with running(sys.executable, "-c", _FILLS, str(tmp_path), pause) as target:
+            target.line()
+            watch(kernel, target.pid, EACH_PASS)
+            before = after = totals(kernel, target.pid)
+            for _ in range(30):
+                time.sleep(0.1)
+                after = totals(kernel, target.pid)
+    finally:
+        subprocess.run(["umount", "-l", tmp_path], check=True)
+    moved = after.write_chars - before.write_chars
+    assert moved > 5 * 4 * MIB
+    assert after.asleep_chars - before.asleep_chars == pytest.approx(share * moved, abs=0.1 * moved)
 
 
 def _on_disk(tmp_path: Path) -> Path:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import field
 from statistics import median
 
-from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.dataclass import dataclass, replace
 from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.facts.kernel import ProcessTotals
 from kcover_ebpf.ids import NS
@@ -125,6 +125,8 @@ class Efforts:
     """Last time that it computed on side threads, or moved bytes, more than usual; 0 before."""
     sides_run: bool = False
     """Side threads used a CPU in the last interval, so the threads of its program may have to take turns."""
+    paced: tuple[int, int] = (0, 0)
+    """The last interval (from, to) with an effort of storage only if threads count that sleep between their calls."""
     measured_ns: int = 0
     """End of the last interval; 0 before."""
     _intervals: deque[tuple[int, int, float, float]] = field(
@@ -159,12 +161,15 @@ class Efforts:
         if more.file_bytes_s > 0 or more.call_bytes_s >= STORAGE_CALLS_RATE:
             self.storage_moved_ns = totals.boottime_ns
         compute, storage = _rates(more)
+        _, stored = _rates(self.background.beyond(_without_sleepers(used, began, totals)))
         self.measured_ns = totals.boottime_ns
         self._intervals.append((began.boottime_ns, totals.boottime_ns, *_rates(used)))
-        for effort, rate in ((Effort.COMPUTE, compute), (Effort.STORAGE, storage)):
+        for effort, rate in ((Effort.COMPUTE, compute), (Effort.STORAGE, stored)):
             if rate >= EFFORT_STEP:
                 self.latest[effort] = began.boottime_ns, totals.boottime_ns
                 self.rates[effort] = rate
+        if stored < EFFORT_STEP <= storage:
+            self.paced = began.boottime_ns, totals.boottime_ns
         if compute >= EFFORT_STEP or storage > 0:
             self.beyond_ns = totals.boottime_ns
 
@@ -185,6 +190,11 @@ class Efforts:
             if begin >= since_ns and to >= recent_ns
         ]
         return max(recent, key=lambda pair: pair[0])[1] if recent else None
+
+    def is_paced(self, since_ns: int, recent_ns: int) -> bool:
+        """True if an interval as for `during` had bytes only of threads that sleep between their calls."""
+        begin, to = self.paced
+        return begin >= since_ns and to >= min(recent_ns, self.measured_ns) and to > 0
 
     def most(self, since_ns: int, recent_ns: int) -> tuple[float, float]:
         """Highest rates of computing and of storage in intervals as for `during`, usual work included.
@@ -213,6 +223,22 @@ def _idle_cpu_ns(thread: ThreadHistory, lead_thread: ThreadHistory | None) -> in
     used_ns = thread.take_cpu_ns()
     waits = thread.burning_since_ns is not None and (thread.waits_in or thread.waits_busily)
     return used_ns if thread is lead_thread or waits else 0
+
+
+def _without_sleepers(used: Used, began_totals: ProcessTotals, totals: ProcessTotals) -> Used:
+    """The use without the bytes of threads that sleep between their calls.
+
+    Such a thread paces itself, or tries again what failed: whoever naps is judged by what it waits for. A write that
+    fills a volume, and a file that is then removed, count as bytes like any other.
+    """
+    interval_ns = totals.boottime_ns - began_totals.boottime_ns
+    files = totals.asleep_bytes - began_totals.asleep_bytes
+    calls = totals.asleep_chars - began_totals.asleep_chars
+    return replace(
+        used,
+        file_bytes_s=used.file_bytes_s - files * NS / interval_ns,
+        call_bytes_s=used.call_bytes_s - calls * NS / interval_ns,
+    )
 
 
 def _used(began_totals: ProcessTotals, totals: ProcessTotals, idle_ns: int) -> Used:

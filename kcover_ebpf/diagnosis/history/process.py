@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import field
 
 from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.diagnosis.history.activity import is_active, is_changed
 from kcover_ebpf.diagnosis.history.background import Efforts
 from kcover_ebpf.diagnosis.history.code_map import CodeMap, of_stack
+from kcover_ebpf.diagnosis.history.drains import Drains
 from kcover_ebpf.diagnosis.history.links import Links
 from kcover_ebpf.diagnosis.history.progress_clocks import ByteClock, GpuClock
 from kcover_ebpf.diagnosis.history.rhythm import Rhythm
@@ -42,8 +44,6 @@ from kcover_ebpf.tunables.diagnosis import (
 )
 
 _MOST_THREADS = 4096
-_IDLE_CALLS = frozenset({SyscallFamily.NONE, SyscallFamily.FUTEX})
-"""Calls in which a thread that only computes is found, if the threads of its program take turns."""
 
 Clock = CodeSeen | FabricMoved | GpuSeen | CollectivesLaunched
 """Facts that show progress without a sample of a thread or socket."""
@@ -64,6 +64,7 @@ class ProcessHistory:
     """Index of `sockets` by where they lead and where they listen."""
     traffic: Traffic = field(default_factory=Traffic)
     """Payload and habits of each of `sockets`."""
+    drains: Drains = field(default_factory=Drains)
     descriptors: dict[tuple[int, Inode], DescriptorSample] = field(default_factory=dict)
     exit: ProcessExit | None = None
     is_dying: bool = False
@@ -104,7 +105,8 @@ class ProcessHistory:
     active_ns: int = 0
     """When it last did something that an endless loop does not do and that its side threads do not always do: it slept
     though no other thread ran, was in a call other than for a lock, moved bytes, computed on side threads, began or
-    ended a thread, or waited for a page. Early by at most a pass; 0 before its first totals."""
+    ended a thread, began a process, used new memory or its device. Early by at most a pass; 0 before its first totals.
+    """
     healthy_passes: int = 0
     """Passes of a healthy training in which it was seen."""
     sleeping_passes: int = 0
@@ -270,28 +272,27 @@ class ProcessHistory:
         if thread is None:
             thread = self.threads[sample.tid] = ThreadHistory(sample)
             return False
-        if self._represents(sample.tid) and self._is_active(thread.sample, sample, table):
+        sides_run = self.efforts.sides_run
+        if self._represents(sample.tid) and is_active(
+            thread.sample, sample, table, sides_run=sides_run
+        ):
             self.active_ns = sample.boottime_ns
         progressed = thread.observe(sample, table, self.code)
         if progressed and thread is self.lead:
             self.rhythm.on_progress(thread, table)
         return progressed and self._represents(sample.tid)
 
-    def _is_active(
-        self, earlier_sample: ThreadSample, sample: ThreadSample, table: SyscallTable
-    ) -> bool:
-        if table.family(sample.syscall) not in _IDLE_CALLS:
-            return True
-        # while its other threads run, it sleeps for the interpreter's lock
-        return sample.voluntary_count != earlier_sample.voluntary_count and (
-            not self.efforts.sides_run
-        )
-
     def _represents(self, tid: Tid) -> bool:
         return tid in (self._first, self._worker)
 
     def on_clock(self, seen: Clock) -> bool:
         """Take the stack of a burning thread, bytes, launches, or its GPUs; True if that shows progress."""
+        progressed = self._on_clock(seen)
+        if progressed:
+            self.active_ns = max(self.active_ns, seen.boottime_ns)
+        return progressed
+
+    def _on_clock(self, seen: Clock) -> bool:
         if isinstance(seen, CollectivesLaunched):
             return seen.count > 0
         if isinstance(seen, GpuSeen):
@@ -356,7 +357,7 @@ class ProcessHistory:
         if before is None or totals.boottime_ns <= before.boottime_ns:
             return
         interval_ns = totals.boottime_ns - before.boottime_ns
-        if _traces(totals) != _traces(before) or self.efforts.beyond_ns == totals.boottime_ns:
+        if is_changed(before, totals) or self.efforts.beyond_ns == totals.boottime_ns:
             self.active_ns = totals.boottime_ns
         self.cpu_share = (totals.cpu_ns - before.cpu_ns) / interval_ns
         faults = totals.major_faults - before.major_faults
@@ -367,12 +368,21 @@ class ProcessHistory:
         )
         self.throttled_since_ns = since_ns if throttled else None
 
+    def on_descriptor(self, sample: DescriptorSample) -> None:
+        """Take a sample of a pipe or Unix socket."""
+        self.drains.on_descriptor(self.descriptors.get((sample.fd, sample.inode)), sample)
+        self.descriptors[sample.fd, sample.inode] = sample
+
     def on_socket(self, sample: SocketSample) -> int:
         """Take a socket sample; returns the payload bytes that it moved (0 for a new one)."""
         before = self.sockets.get(sample.fd)
         self.sockets[sample.fd] = sample
         self.links.observe(before, sample)
-        return self.traffic.observe(before, sample)
+        self.drains.on_socket(before, sample)
+        moved = self.traffic.observe(before, sample)
+        if moved:
+            self.active_ns = max(self.active_ns, sample.boottime_ns)
+        return moved
 
     def on_peer_bytes(self, moved: int, now_ns: int) -> bool:
         """Note the bytes of one pass over connections to other ranks; True if they are more than heartbeats."""
@@ -385,7 +395,3 @@ class ProcessHistory:
     def data_ns(self) -> int:
         """Last time that more than heartbeats moved (connections, RDMA ports, NVLink); 0 before the first."""
         return max(self.peer_bytes_ns, self.fabric.moved_ns, self.gpus.nvlink_ns)
-
-
-def _traces(totals: ProcessTotals) -> tuple[int, ...]:
-    return totals.major_faults, totals.thread_count

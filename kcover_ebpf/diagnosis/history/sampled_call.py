@@ -17,6 +17,7 @@ from kcover_ebpf.tunables.certainty import (
     USUAL_WAIT_NS,
     USUAL_WAITS,
 )
+from kcover_ebpf.tunables.diagnosis import LONGEST_PASS_NS
 
 HELD = (TaskState.STOPPED, TaskState.FROZEN)
 """States in which a signal or a freezer keeps a thread from running."""
@@ -28,6 +29,27 @@ def site(sample: ThreadSample) -> tuple[int, int, int]:
     """Place of a thread's wait: the call, its first argument (0 outside a call) and the user stack pointer."""
     argument = 0 if sample.syscall == NO_SYSCALL else sample.args[0]
     return sample.syscall, argument, sample.user_sp
+
+
+def cpu_shares(earlier_sample: ThreadSample, later_sample: ThreadSample) -> tuple[float, float]:
+    """Shares of the time between two samples: on a CPU, and either on a CPU or waiting for one."""
+    used_ns = later_sample.cpu_ns - earlier_sample.cpu_ns
+    wanted_ns = later_sample.wanted_ns - earlier_sample.wanted_ns
+    # a thread at rest is not sent: all its CPU time belongs to the last pass
+    since_ns = later_sample.previous_ns or later_sample.boottime_ns - LONGEST_PASS_NS
+    interval_ns = max(1, later_sample.boottime_ns - max(earlier_sample.boottime_ns, since_ns))
+    share, wanted = used_ns / interval_ns, wanted_ns / interval_ns
+    ready = earlier_sample.state is later_sample.state is TaskState.RUNNING
+    if ready and later_sample.voluntary_count == earlier_sample.voluntary_count:
+        # It never slept. The kernel adds a wait for a CPU when it ends: the rest of the time it waited for one.
+        wanted = max(wanted, 1.0)
+    return share, wanted
+
+
+def left_cpu_ns(earlier_sample: ThreadSample, later_sample: ThreadSample) -> int:
+    """Boottime at which a thread left its CPU: its CPU time since the earlier sample was one uninterrupted burn."""
+    used_ns = max(0, later_sample.wanted_ns - earlier_sample.wanted_ns)
+    return min(earlier_sample.boottime_ns + used_ns, later_sample.boottime_ns)
 
 
 _FRAME_BYTES = 4096
@@ -42,6 +64,17 @@ def waits_in_frame(sample: ThreadSample, table: SyscallTable) -> bool:
     in_frame = 0 <= sample.args[0] - sample.user_sp < _FRAME_BYTES
     sleeps = sample.state is TaskState.SLEEPING
     return sleeps and in_frame and table.family(sample.syscall) is SyscallFamily.FUTEX
+
+
+_SENDS = frozenset({"sendto", "sendmsg", "sendmmsg"})
+
+
+def written_fd(sample: ThreadSample, table: SyscallTable) -> int | None:
+    """The descriptor to which a sleeping thread writes or sends; None if it does neither."""
+    writes = table.family(sample.syscall) is SyscallFamily.WRITE
+    if sample.state is TaskState.RUNNING or not (writes or table.name(sample.syscall) in _SENDS):
+        return None
+    return sample.args[0] & 0xFFFFFFFF
 
 
 _FUTEX_WAITS = (0, 9)

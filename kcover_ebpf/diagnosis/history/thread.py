@@ -15,6 +15,8 @@ from kcover_ebpf.diagnosis.history.sampled_call import (
     STOPPED,
     UsualWaits,
     asks_again,
+    cpu_shares,
+    left_cpu_ns,
     site,
 )
 from kcover_ebpf.diagnosis.history.wait_exits import WaitExits
@@ -166,7 +168,7 @@ class ThreadHistory:
             self._begin_anew(sample)
             return True
         used_ns = sample.cpu_ns - before.cpu_ns
-        share, wanted = _shares(before, sample)
+        share, wanted = cpu_shares(before, sample)
         self.cpu_share = share
         was_burning = self.burning_since_ns is not None
         busy = self._is_busy(sample, share, wanted, table)
@@ -227,7 +229,7 @@ class ThreadHistory:
 
     def _end_burn(self, earlier_sample: ThreadSample, sample: ThreadSample) -> None:
         # it may sleep where it was seen burning, and still have done something else before
-        self.burnt_until_ns = _left_cpu_ns(earlier_sample, sample)
+        self.burnt_until_ns = left_cpu_ns(earlier_sample, sample)
         self.progress_ns = max(self.progress_ns, self.burnt_until_ns)
 
     def _note_stopped(self, earlier_sample: ThreadSample, sample: ThreadSample) -> None:
@@ -358,27 +360,6 @@ def _sleeps(earlier_sample: ThreadSample, later_sample: ThreadSample, table: Sys
     return SyscallFamily.SLEEP in calls and all(
         call in (SyscallFamily.SLEEP, SyscallFamily.NONE) for call in calls
     )
-
-
-def _shares(earlier_sample: ThreadSample, later_sample: ThreadSample) -> tuple[float, float]:
-    """Shares of the time between two samples: on a CPU, and either on a CPU or waiting for one."""
-    used_ns = later_sample.cpu_ns - earlier_sample.cpu_ns
-    wanted_ns = later_sample.wanted_ns - earlier_sample.wanted_ns
-    # a thread at rest is not sent: all its CPU time belongs to the last pass
-    since_ns = later_sample.previous_ns or later_sample.boottime_ns - LONGEST_PASS_NS
-    interval_ns = max(1, later_sample.boottime_ns - max(earlier_sample.boottime_ns, since_ns))
-    share, wanted = used_ns / interval_ns, wanted_ns / interval_ns
-    ready = earlier_sample.state is later_sample.state is TaskState.RUNNING
-    if ready and later_sample.voluntary_count == earlier_sample.voluntary_count:
-        # It never slept. The kernel adds a wait for a CPU when it ends: the rest of the time it waited for one.
-        wanted = max(wanted, 1.0)
-    return share, wanted
-
-
-def _left_cpu_ns(earlier_sample: ThreadSample, later_sample: ThreadSample) -> int:
-    # its CPU time since the previous pass was one uninterrupted burn
-    used_ns = max(0, later_sample.wanted_ns - earlier_sample.wanted_ns)
-    return min(earlier_sample.boottime_ns + used_ns, later_sample.boottime_ns)
 
 
 def is_tick(earlier_sample: ThreadSample, later_sample: ThreadSample, share: float) -> bool:

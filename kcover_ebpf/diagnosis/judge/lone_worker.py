@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kcover_ebpf.diagnosis.evidence import evidence
+from kcover_ebpf.diagnosis.evidence import evidence, wait_chain
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
@@ -69,15 +69,22 @@ def _is_awaited(
     """UNKNOWN once all others have waited for longer than this rank's activity is given.
 
     Each nap, and each call of a loop that fails and retries, is as short as ever: only the waiting ranks show that it
-    comes to no end.
+    comes to no end. The loop may be that of a child for which the rank waits.
     """
     waited_s = min(rank.age_s for rank in waiting)
-    if waited_s < _believed_s(snapshot, first_rank):
+    end = wait_chain.follow(snapshot, first_rank)
+    if waited_s < _believed_s(snapshot, first_rank, end):
         return None
     text = (
         f"{evidence.name(first_rank)} is {first_rank.state.text} ({first_rank.text}) "
         f"while all {len(waiting)} other ranks wait for it"
     )
+    if end.pid != first_rank.pid:
+        text += f"; it waits for process {end.pid}: {evidence.doing(end)}"
+    if end.retries:
+        text += (
+            "; it sleeps again and again, and what it reads and writes in between is no progress"
+        )
     found = [
         Evidence(EvidenceKind.SINK, text),
         Evidence(EvidenceKind.TIME, f"that lasts for {waited_s:.1f} s"),
@@ -86,9 +93,9 @@ def _is_awaited(
     return blame(snapshot, VerdictKind.UNKNOWN, cause, first_rank, found)
 
 
-def _believed_s(snapshot: JobSnapshot, first_rank: RankSnapshot) -> float:
+def _believed_s(snapshot: JobSnapshot, first_rank: RankSnapshot, end_rank: RankSnapshot) -> float:
     policy = snapshot.policy
-    if first_rank.retries:
+    if end_rank.retries:
         # what it polls is not observed, as with a service that is asked once
         return min(policy.storage_patience_s, _named_after_s(snapshot, LONE_FLOOR_S))
     is_short = first_rank.state in (State.SLEEPING, State.MOVING)
@@ -102,7 +109,7 @@ def _inert(first_rank: RankSnapshot) -> list[Evidence]:
     if first_rank.inert_s is None or first_rank.inert_s < INERT_S:
         return []
     text = (
-        f"for {first_rank.inert_s:.0f} s it has not slept, read, written, waited for a page or begun a thread: "
-        "one computation, or a loop without an end"
+        f"for {first_rank.inert_s:.0f} s it has not slept, read, written, used new memory or its device, "
+        "or begun a thread or process: one computation, or a loop without an end"
     )
     return [Evidence(EvidenceKind.SINK, text)]

@@ -37,6 +37,26 @@ class FileHolders:
         membership = None if awaited is None else awaited.membership
         return membership is not None and membership.owner is not None
 
+    def drained_ns(self, pid: Pid, fd: int) -> int:
+        """When the reader of a socket last took something of what the process wrote to it, boottime; 0 if never.
+
+        What the kernel of a TCP reader took is in its acknowledgements, seldom while the window is nearly closed; what
+        the program took is known of processes of the job.
+        """
+        process = self._members.views[pid]
+        taken_ns, socket = process.drains.taken_ns(fd), process.sockets.get(fd)
+        reader = None if socket is None else self._ends.peer(socket)
+        if socket is None or reader is None:
+            return taken_ns
+        far = self._members.views[reader]
+        ends = socket.remote, socket.local
+        read_ns = (
+            far.drains.read_ns(sample.fd)
+            for sample in far.connections
+            if (sample.local, sample.remote) == ends
+        )
+        return max(taken_ns, *read_ns, 0)
+
     def is_own(self, pid: Pid, waited: WaitedFile) -> bool:
         """True if the process has both ends of a pipe or pair of sockets, and no other process of the job has one."""
         process = self._members.views[pid]

@@ -10,7 +10,7 @@ from kcover_ebpf.diagnosis.membership.roles import classify
 from kcover_ebpf.diagnosis.membership.roster import Roster, roster_of
 from kcover_ebpf.diagnosis.membership.together import is_apart
 from kcover_ebpf.facts.host import WaitedFile
-from kcover_ebpf.facts.kernel import ProcessExit
+from kcover_ebpf.facts.kernel import ProcessExit, ProcessFork
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.roles import Membership, Role
 from kcover_ebpf.tunables.diagnosis import ESTABLISHED_NS
@@ -54,6 +54,13 @@ class Members:
         """Something was learned about the identity of a process: the next `classify` decides roles again."""
         self._stale = True
         self._changed()
+
+    def on_fork(self, fork: ProcessFork) -> None:
+        """Note that a process began another one."""
+        parent = self.views.get(fork.pid)
+        if parent is not None:
+            parent.active_ns = fork.boottime_ns
+        self.view(fork.child_pid, fork.boottime_ns)
 
     def on_exec(self, process: ProcessHistory) -> None:
         """Note that a process became another program, about which nothing was read yet."""

@@ -7,6 +7,7 @@ from statistics import median
 
 from kcover_ebpf.diagnosis.history.code_map import Code
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.history.sampled_call import written_fd
 from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.diagnosis.waits import helpers
 from kcover_ebpf.diagnosis.waits.call_text import in_short
@@ -29,6 +30,7 @@ from kcover_ebpf.tunables.diagnosis import (
     BUSY_SHARE,
     EFFORT_WINDOW_NS,
     MOVED_RECENTLY_NS,
+    READER_DRAINS_NS,
     STORAGE_WINDOW_NS,
     THROTTLED_SHARE,
 )
@@ -68,7 +70,7 @@ def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
     readings: Sequence[ThreadReading] = context.readings(process.pid, lead.sample.tid)
     if readings and readings[0].boottime_ns < lead.progress_ns:
         readings = [reading for reading in readings if reading.boottime_ns >= lead.progress_ns]
-    since_ns = _since(lead, process)
+    since_ns = max(_since(lead, process), _drained_ns(lead.sample, context))
     wait = _state(process, lead, readings, context, since_ns)
     effort, rate, rates = _efforts(process, wait, readings, context, since_ns)
     state = wait.state if effort is None else EFFORT_STATE[effort]
@@ -165,6 +167,8 @@ def _state(
     if sample.state is TaskState.RUNNING or (
         moved and context.now_ns - sample.idle_since_ns < MOVED_RECENTLY_NS
     ):
+        return Wait(State.MOVING)
+    if context.now_ns - _drained_ns(sample, context) < READER_DRAINS_NS:
         return Wait(State.MOVING)
     # a signal or a time-out only interrupts a wait, which began when the thread last did something else
     wait = judge_wait(process, sample, readings, context, since_ns)
@@ -284,7 +288,7 @@ def _working_children(
                 child.pid in wait.waits_for
                 or not usual.has_run(child.name, context.now_ns - child.first_seen_ns)
             )
-            and _works(child, since_ns, context)
+            and (_works(child, since_ns, context) or _paces(child, wait, since_ns, context))
         )
         or (_may_release(process, child, wait) and _moves(child, since_ns, context))
     ]
@@ -303,6 +307,14 @@ def _moves(child_process: ProcessHistory, since_ns: int, context: ClassifyContex
     if lead is None or lead.sample.state in _STOPPED_STATE or lead.spins_in_place:
         return False
     return lead.burning_since_ns is not None or lead.progress_ns > recent_ns
+
+
+def _paces(
+    child_process: ProcessHistory, wait: Wait, since_ns: int, context: ClassifyContext
+) -> bool:
+    # a rank in wait() is judged by the sleeps of its child; elsewhere that child may be what it waits for
+    recent_ns = context.now_ns - EFFORT_WINDOW_NS
+    return wait.state is not State.CHILD and child_process.efforts.is_paced(since_ns, recent_ns)
 
 
 def _moves_in_call(
@@ -355,6 +367,12 @@ def _state_since(process: ProcessHistory, state: State, since_ns: int) -> int:
 def _quota(process: ProcessHistory, state: State) -> str:
     lacks = state is State.THROTTLED and process.throttled_since_ns is not None
     return ", throttled by the CPU quota of its control group" if lacks else ""
+
+
+def _drained_ns(sample: ThreadSample, context: ClassifyContext) -> int:
+    # what it writes is being read, so its wait moves on, though it sleeps until there is more room
+    fd = written_fd(sample, context.table)
+    return 0 if fd is None else context.drained_ns(sample.pid, fd)
 
 
 def _since(lead_thread: ThreadHistory, process: ProcessHistory) -> int:

@@ -25,6 +25,8 @@ class ClassifyContext:
     """Processes of the job that have the other end of a file open."""
     is_own: Callable[[Pid, WaitedFile], bool]
     """True if the process itself has the other end of a file open, and no other one does."""
+    drained_ns: Callable[[Pid, int], int]
+    """When the reader at the other end of a process's descriptor last took something; 0 if that was not seen."""
     readings: Callable[[Pid, int], Sequence[ThreadReading]]
     """Readings of a thread, oldest first."""
     probes: Mapping[tuple[Pid, Tid], FileSystemProbe]

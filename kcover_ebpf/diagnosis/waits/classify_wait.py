@@ -246,10 +246,11 @@ def _on_stream(
     holders = _holders(process, files, context)
     offspring = tuple(child.pid for child in context.children(process.pid))
     own = tuple(pid for pid in offspring if pid in holders)
-    # A live reader wakes its writer periodically. One that does not read waits for nothing that the writer could
-    # give.
+    # A live reader wakes its writer periodically, or makes its queue shorter. One that does not read waits for nothing
+    # that the writer could give.
     is_write = context.table.family(sample.syscall) is SyscallFamily.WRITE
-    writes = is_write and context.now_ns - sample.idle_since_ns >= READER_DRAINS_NS
+    read_ns = max(sample.idle_since_ns, context.drained_ns(process.pid, sample.args[0]))
+    writes = is_write and context.now_ns - read_ns >= READER_DRAINS_NS
     if own or (offspring and not holders):
         return Wait(State.CHILD, waits_for=own or offspring, writes=writes)
     # a stream without another end has ended; one that lasts leads to a program outside the job

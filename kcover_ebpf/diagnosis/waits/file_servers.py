@@ -1,8 +1,8 @@
 """Calls into file systems whose servers are probed. Pure.
 
-A waiting thread cannot distinguish a slow server from a dead one. A probe does on FUSE, NFS, Lustre and Ceph, where
-statfs(2) is a request to the server: one that answers it is slow, however long this call lasts. A server whose probes
-are answered from memory is never found by them.
+A waiting thread cannot distinguish a slow server from a dead one. A probe does where statfs(2) is a request to the
+server (NFS, FUSE): one that answers it is slow, however long this call lasts. Where others answer it (Ceph's monitors,
+a cache of Lustre's client or of a FUSE server), a dead server is never found by it.
 """
 
 from __future__ import annotations

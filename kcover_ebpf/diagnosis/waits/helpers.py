@@ -24,7 +24,12 @@ from kcover_ebpf.tunables.certainty import (
     TIMER_UNSEEN_NS,
     USUAL_FACTOR,
 )
-from kcover_ebpf.tunables.diagnosis import OPEN_QUESTION_NS, SLEEP_CAP_S, SOCKET_TICK_NS
+from kcover_ebpf.tunables.diagnosis import (
+    EFFORT_WINDOW_NS,
+    OPEN_QUESTION_NS,
+    SLEEP_CAP_S,
+    SOCKET_TICK_NS,
+)
 from kcover_ebpf.tunables.links import LOST_BACKOFF
 
 TIMER, STORAGE, SERVICE, STREAM = "timer", "storage", "service", "another program"
@@ -53,6 +58,9 @@ def beside(
         _naps(sample, owner, context)
         for sample, owner in _at_new_work(process, threads, since_ns, context)
     ):
+        found.add(TIMER)
+    if process.efforts.is_paced(began_ns, context.now_ns - EFFORT_WINDOW_NS):
+        # whatever sleeps were its habit, this thread moves more bytes than usual between them
         found.add(TIMER)
     if compared and any(is_timed(thread.sample, context.table) for thread in threads):
         found.add(TIMED)

@@ -82,7 +82,8 @@ def _address(raw: bytes) -> str:
 def _thread_sample(fields: _Fields) -> ThreadSample:
     _, _, pid, boottime_ns, start_ns, *rest = fields
     a0, a1, a2, a3, a4, a5, user_sp, user_ip, site_since_ns, idle_since_ns, *rest = rest
-    previous_ns, cpu_ns, run_delay_ns, voluntary, tid, syscall, state, _, comm = rest
+    previous_ns, cpu_ns, run_delay_ns, voluntary, minor_faults, call_chars, *rest = rest
+    tid, syscall, state, _, comm = rest
     return ThreadSample(
         boottime_ns,
         Pid(pid),
@@ -100,13 +101,15 @@ def _thread_sample(fields: _Fields) -> ThreadSample:
         voluntary,
         _text(comm),
         previous_ns,
+        minor_faults,
+        call_chars,
     )
 
 
 def _process_totals(fields: _Fields) -> ProcessTotals:
     _, _, pid, boottime_ns, cpu_ns, read_bytes, write_bytes, *rest = fields
-    read_chars, write_chars, major_faults, throttled_ns, *rest = rest
-    ppid, threads, unseen, forsaken = rest
+    read_chars, write_chars, major_faults, asleep_bytes, asleep_chars, *rest = rest
+    throttled_ns, ppid, threads, unseen, forsaken = rest
     return ProcessTotals(
         boottime_ns,
         Pid(pid),
@@ -121,6 +124,8 @@ def _process_totals(fields: _Fields) -> ProcessTotals:
         unseen,
         forsaken,
         throttled_ns,
+        asleep_bytes,
+        asleep_chars,
     )
 
 
@@ -149,7 +154,7 @@ def _socket_sample(fields: _Fields) -> SocketSample:
 
 
 def _descriptor_sample(fields: _Fields) -> DescriptorSample:
-    _, _, pid, boottime_ns, inode, peer_inode, fd, kind = fields
+    _, _, pid, boottime_ns, inode, peer_inode, drain_mark, fd, kind = fields
     return DescriptorSample(
         boottime_ns=boottime_ns,
         pid=Pid(pid),
@@ -157,6 +162,7 @@ def _descriptor_sample(fields: _Fields) -> DescriptorSample:
         kind=_KINDS[kind],
         inode=Inode(inode),
         peer_inode=Inode(peer_inode) if peer_inode else None,
+        drain_mark=drain_mark,
     )
 
 

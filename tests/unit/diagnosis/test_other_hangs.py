@@ -14,8 +14,8 @@ from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.settings import Act, Policy
 from tests.unit.support.outside_waits import passes
-from tests.unit.support.scripted_job import LOCK, Proc, Stage, all_wait, pipe, trained
-from tests.unit.support.seen_verdicts import faults
+from tests.unit.support.scripted_job import COLLECTIVE, LOCK, Proc, Stage, all_wait, pipe, trained
+from tests.unit.support.seen_verdicts import faults, not_working
 from tests.unit.support.wired_stage import Wired, all_become
 
 _SPAWNED = (
@@ -223,3 +223,14 @@ def test_other_hangs__a_gang_that_has_no_requests_is_not_ended() -> None:
         stage.become(stage.rank(rank), "poll", last_send_ns=stage.now_ns)
     stage.run(120)
     assert [kinds(fault) for fault in faults(stage)] == [{EvidenceKind.TIME, EvidenceKind.PEERS}]
+
+
+def test_other_hangs__most_ranks_in_one_new_lock_are_reported_and_none_is_named() -> None:
+    stage = trained(8, seconds=60)
+    for rank in range(8):
+        stack = LOCK if rank < 5 else COLLECTIVE
+        stage.become(stage.rank(rank), "futex", stack=stack, last_send_ns=stage.now_ns)
+    stage.run(60)
+    (verdict,) = not_working(stage)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.UNKNOWN, Cause.WAIT_CYCLE)
+    assert verdict.culprit is None

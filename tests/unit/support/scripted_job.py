@@ -50,21 +50,17 @@ STATES |= dict.fromkeys(("write", "fault"), TaskState.UNINTERRUPTIBLE)
 RUNNING_MODES = ("run", "spin", "yield", "starved", "throttled", "quota")
 STATES |= dict.fromkeys(RUNNING_MODES, TaskState.RUNNING)
 """State of the lead thread by mode; asleep in all others."""
-CALLS = dict.fromkeys(("run", "spin", "throttled", "quota"), NO_SYSCALL) | {
-    **dict.fromkeys(("sleep", "sleep_long", "nap", "pulse"), NANOSLEEP),
+CALLS = dict.fromkeys(("run", "spin", "throttled", "quota", "fault"), NO_SYSCALL)
+CALLS |= dict.fromkeys(("sleep", "sleep_long", "nap", "pulse", "retry"), NANOSLEEP)
+CALLS |= {
     "futex": FUTEX,
     "yield": YIELD,
     "starved": YIELD,
     "read": READ,
     "poll": POLL,
     "tick": POLL,
-    "write": PWRITE,
-    "fault": NO_SYSCALL,
-    "fifo": OPENAT,
-    "ioctl": IOCTL,
-    "flock": FLOCK,
-    "pause": PAUSE,
 }
+CALLS |= {"write": PWRITE, "fifo": OPENAT, "ioctl": IOCTL, "flock": FLOCK, "pause": PAUSE}
 """System call of the lead thread by mode."""
 SHARES = {"train": 0.3, "pulse": 0.05, **dict.fromkeys(("run", "spin", "yield"), 1.0)}
 SHARES |= dict.fromkeys(("throttled", "quota", "starved"), 0.01)
@@ -99,7 +95,7 @@ class Proc:
     mode: str = "train"
     """train, futex, run, spin, yield, starved (yield without a CPU), sleep, sleep_long, stopped, traced, frozen,
     read, poll, write, fault, fifo, flock, nap (sleeps of milliseconds), quota (computes in 1% of the time),
-    pulse (wakes from sleeps, and uses 5% of a CPU)."""
+    pulse (wakes from sleeps, and uses 5% of a CPU), retry (moves bytes between sleeps)."""
     stack: tuple[str, ...] = COLLECTIVE
     module: str = "python3.11"
     """Where it runs while it runs: one of `CODE`."""
@@ -176,17 +172,10 @@ class Stage:
         ranked = {"RANK": str(proc.rank), "WORLD_SIZE": str(self.world)}
         ranked |= {"MASTER_PORT": str(proc.port)} if proc.port else {}
         environ = {} if proc.rank is None else ranked
-        self.feed(
-            ProcessSeen(
-                self.now_ns,
-                Pid(proc.pid),
-                Pid(proc.ppid),
-                "python3",
-                proc.argv,
-                environ,
-                pid_inside=proc.pid,
-            )
+        seen = ProcessSeen(
+            self.now_ns, Pid(proc.pid), Pid(proc.ppid), "python3", proc.argv, environ
         )
+        self.feed(replace(seen, pid_inside=proc.pid))
         return proc
 
     def rank(self, rank: int) -> Proc:
@@ -270,13 +259,14 @@ class Stage:
                 Pid(proc.ppid),
                 proc.cpu_ns + side_ns,
                 0,
-                proc.written,
+                proc.written * (proc.mode != "retry"),
                 0,
                 proc.written,
                 major_faults=0,
                 thread_count=1,
                 throttled_ns=proc.throttled_ns,
                 forsaken_count=int(proc.mode == "futex" and proc.pid in self.forsaken),
+                asleep_chars=proc.written * (proc.mode == "retry"),
             )
         )
 

@@ -14,8 +14,10 @@ from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.settings import Act
-from tests.unit.support.scripted_job import Stage, all_wait, trained
+from tests.unit.support.blocked_ranks import sitting_in
+from tests.unit.support.scripted_job import LOCK, Proc, Stage, all_wait, trained
 
+WAIT4 = 61
 SAID = VerdictKind.UNKNOWN, Cause.COMPUTING
 
 
@@ -154,11 +156,11 @@ def test_judge__a_rank_that_began_to_wait_a_moment_ago_shows_that_the_job_contin
     assert named(replace(found, processes=young)) is None
 
 
-def sleep_anew(stage: Stage, seconds: int) -> None:
-    """Each sleep of rank 2 begins a moment ago."""
+def sleep_anew(stage: Stage, seconds: int, pid: int = 102) -> None:
+    """Each sleep of rank 2, or of its child, begins a moment ago."""
     for _ in range(seconds // 2):
         stage.run(2)
-        stage.rank(2).mode_since_ns = stage.now_ns
+        stage.procs[pid].mode_since_ns = stage.now_ns
 
 
 @pytest.mark.parametrize("state", ["sleep", "nap"])
@@ -172,6 +174,40 @@ def test_lone_worker__a_loop_that_tries_again_for_ever_is_suspected_in_the_end(s
     (verdict,) = reported(stage)
     assert (verdict.kind, verdict.cause) == (VerdictKind.UNKNOWN, Cause.SLEEPING)
     assert (verdict.culprit and verdict.culprit.rank) == 2
+    assert decide(verdict, Act.SHUTDOWN).act is Act.OBSERVE
+
+
+@pytest.mark.parametrize("mode", ["retry", "sleep"])
+def test_lone_worker__bytes_that_the_loop_moves_between_its_sleeps_are_no_checkpoint(
+    mode: str,
+) -> None:
+    """A full volume: each try writes what there is room for, fails, removes it and sleeps."""
+    stage = trained(seconds=60)
+    stage.become(stage.rank(2), mode, io_bytes_s=2 << 20)
+    all_wait(stage, 2)
+    sleep_anew(stage, seconds=50)
+    assert reported(stage) == []
+    sleep_anew(stage, seconds=30)
+    assert [
+        (verdict.kind, verdict.cause, verdict.culprit and verdict.culprit.rank)
+        for verdict in reported(stage)
+    ] == ([(VerdictKind.UNKNOWN, Cause.SLEEPING, 2)] if mode == "retry" else [])
+    assert all(decide(verdict, Act.SHUTDOWN).act is Act.OBSERVE for verdict in reported(stage))
+
+
+def test_lone_worker__a_child_that_tries_again_for_ever_is_suspected_with_its_rank() -> None:
+    stage = trained(seconds=60)
+    child = stage.add(Proc(500, ppid=102, argv=("writer",)))
+    stage.run(10)
+    stage.become(child, "retry", io_bytes_s=2 << 20)
+    with sitting_in(WAIT4):
+        stage.become(stage.rank(2), "read", stack=LOCK)
+        all_wait(stage, 2)
+        sleep_anew(stage, seconds=50, pid=500)
+        assert reported(stage) == []
+        sleep_anew(stage, seconds=40, pid=500)
+    (verdict,) = reported(stage)
+    assert (verdict.kind, verdict.culprit and verdict.culprit.rank) == (VerdictKind.UNKNOWN, 2)
     assert decide(verdict, Act.SHUTDOWN).act is Act.OBSERVE
 
 

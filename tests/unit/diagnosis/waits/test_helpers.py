@@ -9,6 +9,7 @@ import pytest
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.process_state import State
+from kcover_ebpf.model.verdict import Certainty, VerdictKind
 from tests.unit.support import scripted_job
 from tests.unit.support.blocked_ranks import second_thread, state
 from tests.unit.support.scripted_job import LOCK, Proc, Stage, all_wait, trained
@@ -82,4 +83,55 @@ def test_helpers__so_does_a_thread_that_sleeps_where_it_never_did_while_its_rank
         # too seldom for a poll, too short for a timer
         feed(scripted_job.NANOSLEEP, 2 * NS // 5)
     assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
+    assert bool(not_working(stage)) is not believed
+
+
+def test_helpers__a_thread_that_paces_its_writes_may_be_what_its_rank_waits_for() -> None:
+    """Whatever it always did: the bytes are more than usual, and the lead thread sleeps at a lock meanwhile."""
+    stage = trained(seconds=60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(scripted_job.CALLS, "retry", scripted_job.FUTEX)
+        stage.become(stage.rank(1), "retry", stack=LOCK, io_bytes_s=2 << 20)
+        all_wait(stage, 1)
+        stage.run(50)
+        assert not_working(stage) == []
+        assert state(stage, 101) is State.HELPED
+        stage.run(30)
+    assert [
+        (verdict.kind, verdict.certainty, verdict.culprit and verdict.culprit.rank)
+        for verdict in not_working(stage)
+    ] == [(VerdictKind.UNKNOWN, Certainty.SUSPECTED, 1)]
+
+
+def test_helpers__a_child_that_paces_its_writes_explains_a_wait_at_a_lock() -> None:
+    stage = trained(seconds=60)
+    child = stage.add(Proc(500, ppid=101, argv=("writer",), mode="sleep"))
+    stage.run(60)
+    stage.become(child, "retry", io_bytes_s=2 << 20)
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    all_wait(stage, 1)
+    stage.run(200)
+    assert not_working(stage) == []
+    assert state(stage, 101) is State.CHILDREN
+
+
+@pytest.mark.parametrize(
+    ("argv", "is_shared", "believed"),
+    [
+        (("python3", "train.py"), True, True),
+        (("python3", "train.py"), False, False),
+        (("exporter",), True, False),
+    ],
+    ids=["a fork at work as always", "at a private lock", "another program"],
+)
+def test_helpers__a_semaphore_of_processes_leads_to_the_forks_that_are_at_work(
+    argv: tuple[str, ...], is_shared: bool, believed: bool
+) -> None:
+    stage = Stage()
+    stage.add(Proc(500, ppid=101, mode="pulse", argv=argv))
+    stage.run(60)
+    stage.become(stage.rank(1), "futex", stack=LOCK, shared_futex=is_shared)
+    all_wait(stage, 1)
+    stage.run(20)
+    assert state(stage, 101) is (State.CHILDREN if believed else State.FUTEX)
     assert bool(not_working(stage)) is not believed

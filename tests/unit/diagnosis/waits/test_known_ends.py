@@ -393,25 +393,3 @@ def test_known_ends__a_pidfd_leads_to_a_process_of_a_rank_or_outside(
     assert stage.job.snapshot().processes[Pid(101)].wait in (None, expected)
     assert ppid == 101 or state(stage, 101) is State.OUTSIDE
     assert not_working(stage) == []
-
-
-@pytest.mark.parametrize(
-    ("argv", "is_shared", "believed"),
-    [
-        (("python3", "train.py"), True, True),
-        (("python3", "train.py"), False, False),
-        (("exporter",), True, False),
-    ],
-    ids=["a fork at work as always", "at a lock of its own", "another program"],
-)
-def test_known_ends__a_semaphore_of_processes_leads_to_the_forks_that_are_at_work(
-    argv: tuple[str, ...], is_shared: bool, believed: bool
-) -> None:
-    stage = Stage()
-    stage.add(Proc(500, ppid=101, mode="pulse", argv=argv))
-    stage.run(60)
-    stage.become(stage.rank(1), "futex", stack=LOCK, shared_futex=is_shared)
-    all_wait(stage, 1)
-    stage.run(20)
-    assert state(stage, 101) is (State.CHILDREN if believed else State.FUTEX)
-    assert bool(not_working(stage)) is not believed
