@@ -7,10 +7,12 @@ from collections.abc import Callable
 from kcover_ebpf.agent.orders.order_executor import OrderExecutor
 from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.api.fault_report import API_VERSION
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Phase
-from kcover_ebpf.api.order import incident_of
+from kcover_ebpf.api.order import incident_of, past_of
 from kcover_ebpf.errors import ApiError, ObjectError
 from kcover_ebpf.kube.reflector import Change, Event, Reflector, Transport
+from kcover_ebpf.model.silence_summary import SilenceSummary
 
 _CUSTOM = f"/apis/{API_VERSION}"
 _ASKS = frozenset({Phase.OPEN.value, Phase.RECOVERING.value})
@@ -24,7 +26,7 @@ again, it waits for progress, which may have been reported before it asked.
 class Informers:
     """Four watching threads, which run until the agent ends."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one listener each
         self,
         transport: Transport,
         node: str,
@@ -32,10 +34,15 @@ class Informers:
         executor: OrderExecutor,
         on_error: Callable[[str, str, ApiError], None],
         on_asked: Callable[[str], None],
+        *,
+        on_past: Callable[[GangId, SilenceSummary], None],
     ) -> None:
-        """`on_error` gets verb, resource and error; `on_asked` the namespace of a job that a client waits for."""
+        """`on_error` gets verb, resource and error; `on_asked` the namespace of a job that a client waits for.
+
+        `on_past` gets what the incident of any job says about its silences.
+        """
         self._registry, self._executor, self._on_error = registry, executor, on_error
-        self._on_asked = on_asked
+        self._on_asked, self._on_past = on_asked, on_past
         self._asked: dict[str, str] = {}
         """Incident uid -> phase in which it last asked."""
 
@@ -82,6 +89,8 @@ class Informers:
             self._on_error("read", "incidents", ApiError(str(error)))
             return
         self._executor.hear(incident)
+        if (past := past_of(event.object)) is not None:
+            self._on_past(*past)
         if incident.phase not in _ASKS:
             self._asked.pop(incident.uid, None)
         elif self._asked.get(incident.uid) != incident.phase:

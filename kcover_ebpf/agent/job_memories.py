@@ -8,11 +8,13 @@ from pathlib import Path
 
 from kcover_ebpf.agent.state_file import write_text
 from kcover_ebpf.api.codec import Codec, Omit
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.diagnosis.clock.job_memory import JobMemory
+from kcover_ebpf.diagnosis.clock.job_memory import JobMemory, bounded_s
 from kcover_ebpf.diagnosis.clock.silences import Silence, Silences
 from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.model.silence_summary import SilenceSummary
 from kcover_ebpf.tunables.agent import MEMORIES_KEPT, MEMORY_SAVED_S
 from kcover_ebpf.tunables.certainty import SILENCES_KEPT
 
@@ -25,24 +27,39 @@ _MOST_PLACE = 64
 
 
 class JobMemories:
-    """Used by the thread of the loop alone."""
+    """Used by the thread of the loop alone, except `hear`."""
 
     def __init__(self, file: Path) -> None:
         """Read what an earlier agent wrote; an unreadable file counts as empty."""
         self._file = file
         self._memories = _load(file)
+        self._heard: dict[GangId, SilenceSummary] = {}
+        """What incidents say of jobs, which may come to this node; the last heard is last."""
         self._saved_s = 0.0
         self._paced: set[str] = set()
         """Jobs whose step times were known at the last save."""
 
     def of(self, gang: Gang) -> JobMemory:
-        """The memory of a job, which its watch writes to; with too many jobs the oldest are forgotten."""
+        """The memory of a job, which its watch writes to; with too many jobs the oldest are forgotten.
+
+        A job that never trained here continues with what its incident says of other nodes.
+        """
         key = f"{gang.namespace}/{gang.name}"
         memory = self._memories.pop(key, None) or JobMemory()
+        past = self._heard.get(gang.id)
+        if memory.is_empty and past is not None:
+            memory.inherit(past)
         self._memories[key] = memory
         while len(self._memories) > MEMORIES_KEPT:
             del self._memories[next(iter(self._memories))]
         return memory
+
+    def hear(self, gang_id: GangId, silences: SilenceSummary) -> None:
+        """Keep what an incident says of a job; called by one thread, which need not be the loop's."""
+        self._heard.pop(gang_id, None)
+        self._heard[gang_id] = silences
+        while len(self._heard) > MEMORIES_KEPT:
+            del self._heard[next(iter(self._heard))]
 
     def save(self, now_s: float, *, at_once: bool = False) -> None:
         """Save from time to time; `now_s`: seconds of any steady clock. A full disk costs the memory alone.
@@ -80,7 +97,8 @@ class _Record:
     observed_s: float = 0.0
     silences: tuple[tuple[str, float, float], ...] = ()
     """Place, length and the training observed before, as `Silence` has them."""
-    waits: tuple[tuple[str, ...], ...] = ()
+    built_waits: tuple[tuple[str, ...], ...] = ()
+    """Their words carry build ids; an older agent wrote others without, as `waits`."""
     start_s: float = 0.0
     step_s: float = 0.0
 
@@ -114,13 +132,9 @@ def memory_of(words: object) -> JobMemory:
     ]
     memory = JobMemory(
         Silences(max(0.0, record.observed_s), kept[: 4 * SILENCES_KEPT]),
-        start_s=_seconds(record.start_s),
-        step_s=_seconds(record.step_s),
+        start_s=bounded_s(record.start_s),
+        step_s=bounded_s(record.step_s),
     )
-    for stack in record.waits[:_MOST_WAITS]:
+    for stack in record.built_waits[:_MOST_WAITS]:
         memory.waits.learn(tuple(word[:_MOST_WORD] for word in stack[:_MOST_FRAMES]))
     return memory
-
-
-def _seconds(read_s: float) -> float:
-    return read_s if 0 <= read_s < 1e6 else 0.0

@@ -148,14 +148,11 @@ class _Agent:
         self._optional = _optional_evidence(plan, session)
         self._executor = executor = self._make_executor(registry, containers, journal)
         self._reporter = reporter = self._make_reporter(session)
-        informers = Informers(
-            session, plan.node, registry, executor, self._on_error, reporter.again
-        )
-        self._informers = informers
+        memories = JobMemories(plan.state_dir / "jobs.json")
+        self._informers = informers = self._make_informers(session, registry, memories)
         self._builder = builder = self._make_builder(reporter, informers)
         over = OverPods(lambda: kernel.lost_counts, kernel.full_owners)
         self._outputs = NodeOutputs(builder, registry, self._device_faults, devices, over)
-        memories = JobMemories(plan.state_dir / "jobs.json")
         self._loop = self._make_loop(sources, registry, containers, memories)
         self._order_thread, self._report_thread = self._start(executor), self._start(reporter)
         self._inspect(session, registry)
@@ -254,6 +251,13 @@ class _Agent:
         logs = LogWatch(source, _warn)
         self._outputs.logs, self._builder.logs = logs, logs.of_pods
         self._log_thread = self._start(logs)
+
+    def _make_informers(
+        self, client: ApiClient, registry: PodRegistry, memories: JobMemories
+    ) -> Informers:
+        node, executor, again = self._plan.node, self._executor, self._reporter.again
+        on_error, on_past = self._on_error, memories.hear
+        return Informers(client, node, registry, executor, on_error, again, on_past=on_past)
 
     def _make_builder(self, sender: ReportSender, informers: Informers) -> ReportBuilder:
         identity = Identity(self._plan.node, self._plan.namespace)

@@ -19,6 +19,7 @@ from kcover_ebpf.api.incident_parts import CrashRecord, JobSize, LoggedWork, Stu
 from kcover_ebpf.api.order import Order
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.model.silence_summary import SilenceSummary
 from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, Evidence, Verdict, VerdictKind
 
 FINALIZER = "kcover.io/resume-job"
@@ -171,6 +172,8 @@ class Status:
     bundles: tuple[str, ...] = ()
     stuck: tuple[StuckPod, ...] = ()
     """Old pods that are stuck in deletion, during or after the wait for them."""
+    silences: SilenceSummary | None = None
+    """What all nodes know of the job's silences, for agents that have not watched it yet; None from older ones."""
     closed_s: float | None = field(default=None, metadata=wire("closedAt", time=True))
     """When a fault that was reported without action was seen to be over; None while it may last."""
 

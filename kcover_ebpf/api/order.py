@@ -1,4 +1,4 @@
-"""The order in an Incident's status: what agents must do with a gang."""
+"""The part of an Incident that agents read: what they must do with a gang, and what is known of its past."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from enum import Enum
 from typing import Any
 
 from kcover_ebpf.api.codec import decode, wire
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.model.silence_summary import SilenceSummary
 
 
 class Verb(Enum):
@@ -83,3 +85,23 @@ def incident_of(api: Mapping[str, Any]) -> OrderedIncident:
         phase=str(status.get("phase", "")),
         order=order,
     )
+
+
+def past_of(api: Mapping[str, Any]) -> tuple[GangId, SilenceSummary] | None:
+    """The gang of an Incident object, and what is known of its job's silences.
+
+    None if it says nothing, or nothing that can be read: an order in the same object must not depend on it.
+    """
+    metadata, spec, status = (_part(api, key) for key in ("metadata", "spec", "status"))
+    selector = _part(spec, "selector")
+    try:
+        past = decode(SilenceSummary, status.get("silences"))
+    except ObjectError:
+        return None
+    labels = {str(key): str(value) for key, value in selector.items()}
+    return (GangId.of(str(metadata.get("namespace", "")), labels), past) if labels else None
+
+
+def _part(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = raw.get(key)
+    return found if isinstance(found, Mapping) else {}

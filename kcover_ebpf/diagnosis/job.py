@@ -61,7 +61,6 @@ from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.roles import Role
-from kcover_ebpf.model.silence_summary import Patience
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.diagnosis import LONGEST_BURN_NS
 
@@ -84,8 +83,7 @@ class Job:
         self.logged, self.inspector_seen = LogSeen(0), InspectorSeen(0)
         self.now_ns = 0
         self.moved_bytes: dict[Pid, int] = defaultdict(int)
-        self.silences = Silences()
-        """Silences that ended by themselves; the caller restores them if the job was watched before."""
+        self.remember(self.pace.memory)
         self.senders = Senders()
         self.sight = Sight()
         self._unseen = ""
@@ -228,15 +226,14 @@ class Job:
         return self.pace.trained and not self.attention.suspicious
 
     def remember(self, memory: JobMemory) -> None:
-        """Continue with what an earlier start of the job, or an earlier agent, learned."""
-        self.silences = memory.silences
+        """Continue with what an earlier start of the job, or an earlier agent, learned; `memory` is written to."""
         self.attention.known = memory.waits
         self.pace.memory = memory
 
     @property
-    def patience(self) -> Patience:
-        """How long a silence may last before an inferred fault ends the job."""
-        return self.silences.summary.patience(self.policy)
+    def silences(self) -> Silences:
+        """Silences that ended by themselves, over all remembered starts."""
+        return self.pace.memory.silences
 
     def _on_tick(self, tick: Tick) -> None:
         now_ns = tick.boottime_ns

@@ -111,7 +111,10 @@ class SubJobs:
         seen = {pid: process.seen for pid, process in views.items() if process.seen is not None}
         above, others = ancestors(world, seen), ancestors(ranks.keys() - world.keys(), seen)
         part = type(job)(job.policy, job.table, whole=True)
-        part.remember(JobMemory(job.silences, job.attention.known))
+        memory = job.pace.memory
+        # another trial may have longer steps, so what the job remembers only lengthens the time given to its start
+        longest_s = max(memory.start_s, memory.step_s)
+        part.remember(JobMemory(memory.silences, memory.waits, start_s=longest_s))
         sub_job = SubJob(part, world_text(world), {*world, *(above - others)}, above & others)
         living = [process for process in views.values() if process.exit is None]
         # parents before their children

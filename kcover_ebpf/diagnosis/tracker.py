@@ -11,7 +11,8 @@ from kcover_ebpf.diagnosis.clock.certainty import completed, is_explained, put_o
 from kcover_ebpf.diagnosis.clock.log_clock import LogClock
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.job import Job
-from kcover_ebpf.diagnosis.wait_table import gives_up_after_s, unobserved, wait_rows
+from kcover_ebpf.diagnosis.job_past import past_of
+from kcover_ebpf.diagnosis.wait_table import unobserved, wait_rows
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.verdict import Cause, Culprit, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.tunables.diagnosis import ORDINARY_STABLE_NS, RECOVERY_STABLE_NS, VERDICT_STABLE_NS
@@ -72,7 +73,8 @@ class Tracker:
         verdict = self._verdict(finding, job, unix_offset_s)
         if finding.kind.is_fault:
             self._latest_verdict = verdict
-        if verdict.same_as(reported) and not verdict.explains_more_than(reported):
+        is_new = not verdict.same_as(reported) or verdict.explains_more_than(reported)
+        if not is_new and not verdict.acts_otherwise(reported):
             return None
         self._reported_verdict = verdict
         return verdict
@@ -119,9 +121,9 @@ class Tracker:
         }
         victims = tuple(rank for pid in finding.victims if (rank := by_pid.get(pid)) is not None)
         since_s = finding.since_ns / NS + unix_offset_s
-        gives_up_s = gives_up_after_s(job) if finding.kind.is_fault else None
-        silent_ns = finding.silent_since_ns
+        silent_ns, past = finding.silent_since_ns, past_of(job)
         silent_s = None if silent_ns is None else silent_ns / NS + unix_offset_s
+        gives_up_s = past.time_out_s if finding.kind.is_fault else None
         verdict = Verdict(
             job=self._name,
             incident=self._incident,
@@ -139,9 +141,9 @@ class Tracker:
             certainty=finding.certainty,
             graph=finding.graph,
         )
-        log_clock = _log_clock(job, unix_offset_s)
         explained_s = self._explained_ns / NS + unix_offset_s if self._explained_ns else None
-        verdict = completed(verdict, job.policy, job.patience, silent_s, log_clock)
+        patience, log_clock = past.patience(job.policy), _log_clock(job, unix_offset_s)
+        verdict = completed(verdict, job.policy, patience, silent_s, log_clock)
         return put_off(verdict, explained_s, job.policy)
 
     def _culprit(self, finding: Finding) -> Culprit | None:

@@ -100,7 +100,7 @@ class CodeSeen:
     pid: Pid
     tid: Tid
     stack: tuple[str, ...]
-    """Words of its stack as module+offset, as in `ThreadReading`; the thread ran meanwhile, so single words may be
+    """Words of its stack, as in `ThreadReading`; the thread ran meanwhile, so single words may be
     wrong."""
     modules: tuple[Module, ...] = ()
     """Executable mappings of the process; empty if not asked for."""
@@ -129,7 +129,7 @@ class ThreadReading:
     """The wait has a time-out, whether or not it could be read."""
     files: tuple[WaitedFile, ...]
     stack: tuple[str, ...] = ()
-    """Words of the user stack that point into code, as module+offset, innermost first."""
+    """Words of the user stack that point into code, innermost first: as module+offset, or module~build+offset."""
     storage: StorageState | None = None
     lock_holders: tuple[Pid, ...] = ()
     """Processes that own the lock it waits for, of a file or in shared memory; empty if none is known."""

@@ -11,7 +11,9 @@ from kcover_ebpf.api.job_kinds import must_train
 from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.dataclass import dataclass, replace
+from kcover_ebpf.diagnosis.clock.silences import joined
 from kcover_ebpf.gang.gang_snapshot import GangSnapshot, ReceivedReport, gather
+from kcover_ebpf.model.silence_summary import SilenceSummary
 from kcover_ebpf.model.verdict import Culprit, Evidence, Verdict
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.recovery import AGENT_SILENT_S, SNAPSHOT_FRESH_S
@@ -34,6 +36,12 @@ class GangVerdict:
     """The verdict might change with the report of a silent node: no action may follow it."""
     awaits: str | None = None
     """A node that has not reported since the job may be ended: its last report may be outdated. None if all have."""
+    silences: SilenceSummary = SilenceSummary()
+    """The job's silences as all nodes together know them; empty if none reported any."""
+
+    def silences_with(self, kept_silences: SilenceSummary | None) -> SilenceSummary:
+        """The job's silences together with those kept before: reports of nodes that the job has left are deleted."""
+        return self.silences if kept_silences is None else joined((kept_silences, self.silences))
 
     @property
     def unsaid(self) -> str | None:

@@ -56,6 +56,7 @@ def _certain(
     patience = past.patience(gang_input.policy)
     return replace(
         gang_verdict,
+        silences=past,
         verdict=certainty.completed(
             gang_verdict.verdict,
             gang_input.policy,

@@ -13,7 +13,9 @@ from kcover_ebpf.api.fault_report import (
     FaultReport,
 )
 from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
+from kcover_ebpf.diagnosis.history.stacks import unbuilt
 from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.diagnosis.job_past import past_of
 from kcover_ebpf.diagnosis.judge.rdma_port import own_port_errs
 from kcover_ebpf.diagnosis.judge.slow_job import paces
 from kcover_ebpf.facts.recorders import RankRecord, RecordedGroup
@@ -45,7 +47,7 @@ _MOST_GROUPS, _MOST_MEMBERS, _MOST_CALLS = 8, 256, 2
 def with_snapshots(report: FaultReport, job: Job, pods: Mapping[Pid, str]) -> FaultReport:
     """The report with all that a judge of the whole gang needs of these ranks; `pods`: process to uid of its pod."""
     carried = carrying(report, job.snapshot(), pods)
-    return replace(carried, silences=job.silences.summary, listens=_listens(job, pods))
+    return replace(carried, silences=past_of(job), listens=_listens(job, pods))
 
 
 def _listens(job: Job, pods: Mapping[Pid, str]) -> tuple[PodPorts, ...]:
@@ -154,7 +156,7 @@ def _fitted(rank: RankSnapshot) -> RankSnapshot:
         inert_s=_rounded(rank.inert_s),
         ends_in_s=_rounded(rank.ends_in_s),
         waits_for=rank.waits_for[:_MOST_WAITED_FOR],
-        stack=tuple(text[:_FRAME_TEXT] for text in rank.stack[:_MOST_FRAMES]),
+        stack=tuple(text[:_FRAME_TEXT] for text in unbuilt(rank.stack[:_MOST_FRAMES])),
         sockets=_most_relevant(rank.sockets) if rank.exit is None else (),
         gpu=_gpu(rank.gpu),
     )

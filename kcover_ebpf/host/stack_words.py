@@ -2,7 +2,8 @@
 
 Each word in the 2 KiB above the stack pointer that points into an executable mapping becomes module+offset. This
 needs neither frame pointers nor symbols, and the words are equal across the ranks of a job despite address
-randomisation (measured, docs/decisions/0003). Some words are left over from earlier calls; a comparison must allow
+randomisation (measured, docs/decisions/0003). The name of a module carries the beginning of its build id, because the
+offsets of another build mean other code. Some words are left over from earlier calls; a comparison must allow
 for that.
 """
 
@@ -15,11 +16,13 @@ import time
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
+from dataclasses import field
 from posixpath import basename
 
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.host import Module
 from kcover_ebpf.host import bounded, over_bounds
+from kcover_ebpf.host.build_ids import HEAD_BYTES, short_build_id
 from kcover_ebpf.host.proc_text import code_mappings, status_words
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.host import MAPS_AGE_S, MAPS_LONGEST_S
@@ -50,6 +53,8 @@ class _Maps:
     """Result of `_code_size` before the mappings were read."""
     checked_s: float
     """When they were last known to be up to date."""
+    builds: dict[int, str] = field(default_factory=dict)
+    """Base of a module -> suffix of its name with its build id, of those that were found on a stack."""
 
     def are_due(self, pid: Pid, now_s: float) -> bool:
         """True if the mappings must be read again."""
@@ -81,8 +86,11 @@ class ProcessMemory:
             return ()
         maps = self._executable(pid)
         values = struct.unpack(f"={len(raw) // 8}Q", raw[: len(raw) // 8 * 8])
-        found = (_word(maps, address(value, self._machine)) for value in values)
-        return tuple(word for word in found if word)
+        found = (_module_at(maps, address(value, self._machine)) for value in values)
+        return tuple(
+            f"{maps.names[index]}{_build(pid, maps, index)}+{offset:x}"
+            for index, offset in filter(None, found)
+        )
 
     def modules(self, pid: Pid) -> tuple[Module, ...]:
         """The executable mappings, always reread; empty if they cannot be read."""
@@ -139,11 +147,23 @@ def read_memory(pid: Pid, address: int, size: int) -> bytes:
         os.close(fd)
 
 
-def _word(maps: _Maps, value: int) -> str | None:
+def _module_at(maps: _Maps, value: int) -> tuple[int, int] | None:
+    """Index of the mapping with this address, and the offset in its file; None if it is in none."""
     index = bisect_right(maps.starts, value) - 1
     if index < 0 or value >= maps.ends[index]:
         return None
-    return f"{maps.names[index]}+{(value - maps.bases[index]) & _U64:x}"
+    return index, (value - maps.bases[index]) & _U64
+
+
+def _build(pid: Pid, maps: _Maps, index: int) -> str:
+    """Suffix of a module's name, "~" and its build id; empty if it has none, or is no file."""
+    base = maps.bases[index]
+    if base not in maps.builds:
+        # the loader reads this page at the start of the program: it is in memory
+        is_file = not maps.names[index].startswith("[")
+        build_id = short_build_id(read_memory(pid, base, HEAD_BYTES)) if is_file else ""
+        maps.builds[base] = f"~{build_id}" if build_id else ""
+    return maps.builds[base]
 
 
 def _code_size(pid: Pid) -> list[bytes]:

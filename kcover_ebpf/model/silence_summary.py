@@ -1,10 +1,14 @@
-"""The silences of a job, summarised as agents report them, and the patience that the judge derives from them."""
+"""The silences of a job, summarised as agents report them, and the patience that the judge derives from them.
+
+The summary is also what an incident keeps of them, so that agents of other nodes, to which the job is moved, know it.
+"""
 
 from __future__ import annotations
 
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.certainty import (
+    GIVES_UP_MARGIN_S,
     PRIOR_HOURS,
     PRIOR_RATE_PER_H,
     PRIOR_SHAPE,
@@ -19,6 +23,18 @@ class Patience:
     seconds: float
     why: str
     """The reason for this length, as a clause for a message."""
+    gives_up_s: float | None = None
+    """Seconds of silence after which the job's framework gives up by itself; None if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceSilences:
+    """The silences of one place."""
+
+    place: str
+    """As in `Silence`."""
+    count: int
+    longest_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +46,42 @@ class SilenceSummary:
     count: int = 0
     """Remembered silences that ended by themselves."""
     longest_s: float = 0.0
+    gives_up_s: float | None = None
+    """Default time-out, in seconds, of the job's framework; None if unknown."""
+    start_s: float = 0.0
+    """Longest silence of a rank before the job trained, in its last start; 0 before the first."""
+    step_s: float = 0.0
+    """Longest remembered silence of a healthy rank while the job trained; 0 before any."""
+    places: tuple[PlaceSilences, ...] = ()
+    """The same silences by place, `PLACES_REPORTED` at most; those of the longest one first."""
 
     def patience(self, policy: Policy) -> Patience:
         """Seconds after which so few silences are expected that the policy's rate of false restarts is not exceeded.
 
         The expected rate is that of the prior, weighed down by the hours observed. This job's own silences are not part
-        of it; the result is at least `SILENCE_MARGIN` times the longest of them.
+        of it; the result is at least `SILENCE_MARGIN` times the longest of them. It ends before the framework gives up.
         """
         weight = PRIOR_HOURS / (PRIOR_HOURS + self._hours)
         foreseen_s = (PRIOR_RATE_PER_H * weight / policy.false_restarts_per_h) ** (1 / PRIOR_SHAPE)
         own_s = SILENCE_MARGIN * self.longest_s
         seconds = min(max(foreseen_s, own_s, policy.act_floor_s), policy.act_cap_s)
         # a job that was silent for long and continued must not be ended sooner, whatever the cap
-        return Patience(round(max(seconds, own_s), 1), self._why(by_own=own_s >= foreseen_s))
+        seconds, why = max(seconds, own_s), self._why(by_own=own_s >= foreseen_s)
+        limit_s = self.time_out_s
+        if limit_s is not None and limit_s - GIVES_UP_MARGIN_S < seconds:
+            seconds = max(limit_s - GIVES_UP_MARGIN_S, policy.act_floor_s)
+            why = f"{why}; its framework gives up after {limit_s:.0f} s"
+        return Patience(round(seconds, 1), why, limit_s)
+
+    @property
+    def time_out_s(self) -> float | None:
+        """Seconds of silence after which the job's framework gives up by itself; None if unknown.
+
+        A job that was silent for that long and continued has another time-out than the default.
+        """
+        limit_s = self.gives_up_s
+        is_known = limit_s is not None and self.longest_s < limit_s - GIVES_UP_MARGIN_S
+        return limit_s if is_known else None
 
     @property
     def _hours(self) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from kcover_ebpf.dataclass import dataclass, replace
+from kcover_ebpf.tunables.certainty import ACTS_MOVED_S
 
 
 class VerdictKind(Enum):
@@ -334,6 +335,18 @@ class Verdict:
         if other_verdict is None:
             return False
         return _said(self) == _said(other_verdict)
+
+    def acts_otherwise(self, reported_verdict: Verdict | None) -> bool:
+        """True if the moment of `reported_verdict`, the same verdict as reported before, must be corrected.
+
+        One that moves later, as with each line of a log, is reported only when the moment that was reported is near.
+        """
+        if reported_verdict is None or self.acts_at_s == reported_verdict.acts_at_s:
+            return False
+        reported_s, now_s = reported_verdict.acts_at_s, self.acts_at_s
+        if reported_s is None or now_s is None or now_s <= reported_s - ACTS_MOVED_S:
+            return True
+        return now_s >= reported_s + ACTS_MOVED_S and self.time_s >= reported_s - ACTS_MOVED_S
 
     def explains_more_than(self, other_verdict: Verdict | None) -> bool:
         """True where it names the rank that is elsewhere than the others, and `other_verdict`, reported before, does not."""  # noqa: E501

@@ -98,8 +98,9 @@ class Replay:
         self._reported_s = self._judging.job.now_ns / NS + self._offset_s
 
     def _start(self, start: Start) -> None:
-        # incidents continue counting, and WORKING is reported, as in a run that restarts its job
-        self._judging = self._new_judging(self._judging.tracker)
+        # incidents continue counting, WORKING is reported, and the memory stays, as in a run that restarts its job
+        memory, self._judging = self.job.pace.memory, self._new_judging(self._judging.tracker)
+        self.job.remember(memory)
         self._reported_s, self._offset_s = start.time, start.unix_offset_s
         header = self._header
         fields: dict[str, Any] = {

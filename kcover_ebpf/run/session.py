@@ -279,6 +279,7 @@ class Session:
         pid = self._supervisor.start()
         sensor, self._sensor = self._sensor, self._new_sensor()
         self._sensor.tracker = sensor.tracker  # incident numbers continue, and WORKING is reported
+        self._sensor.job.remember(sensor.job.pace.memory)
         text = f"restarted the job (restart {self.restart_count}), pid {pid}"
         fields = {"job": self._plan.name, "pid": pid, "restart": self.restart_count, "text": text}
         self._announcer.on_start(fields)

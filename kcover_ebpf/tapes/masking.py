@@ -231,7 +231,7 @@ class Masks:
         return prefix + self._name(name)
 
     def _stack(self, words: tuple[str, ...]) -> tuple[str, ...]:
-        parts = (word.rpartition("+") for word in words)
+        parts = (word.rpartition("+") for word in stacks.unbuilt(words))
         return tuple(f"{self._module(name)}{plus}{offset}" for name, plus, offset in parts)
 
     def _address(self, address: str) -> str:

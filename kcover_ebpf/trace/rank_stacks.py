@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from kcover_ebpf.confined.helper import Confinement
+from kcover_ebpf.diagnosis.history.stacks import unbuilt
 from kcover_ebpf.host import bounded, procfs
 from kcover_ebpf.host.thread_reader import thread_numbers
 from kcover_ebpf.ids import Pid, Tid
@@ -105,7 +106,7 @@ def _completed(frames: Frames, key: tuple[int, int], leads: _Leads) -> Stack:
         return replace(stack, kernel=kernel)
     python = stack.python or tuple(frame.text for frame in rank.python)
     # sampled addresses would seem to differ from the named frames of other ranks
-    native = stack.native if any(frames.native.values()) else rank.stack
+    native = stack.native if any(frames.native.values()) else unbuilt(rank.stack)
     return replace(stack, kernel=kernel, python=python, native=native)
 
 

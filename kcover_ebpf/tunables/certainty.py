@@ -16,8 +16,16 @@ SILENCE_FLOOR_S = 2.0
 """Seconds of the shortest silence that is recorded: a shorter one is a step."""
 SILENCE_MARGIN = 2.0
 """Factor on the longest silence that a job recovered from: the time it is given. Chosen."""
+ACTS_MOVED_S = 5.0
+"""Seconds by which the moment at which a job is ended must move until it is reported again. A later one is reported
+this long before the one that was reported: time enough to look."""
+GIVES_UP_MARGIN_S = 10.0
+"""Seconds before the framework gives up by itself at which an inferred fault ends a job at the latest: then all ranks
+abort at once, and the evidence must be saved before."""
 SILENCES_KEPT = 16
 """Longest silences kept for each place."""
+PLACES_REPORTED = 16
+"""Places whose silences a report and an incident contain: a few hundred bytes. Jobs have three or four."""
 PRIOR_HOURS = 1.0
 """Hours of training that weigh as much as the prior. Chosen: a job with a day of history is given 39 s."""
 PRIOR_RATE_PER_H = 45.0

@@ -154,15 +154,20 @@ def completed(
         return verdict
     kinds = {evidence.kind for evidence in verdict.evidence}
     acts = acts_at(certainty, verdict.kind, verdict.cause, policy, patience, kinds)
-    why = acts.why
+    why, deadline_s = acts.why, verdict.deadline_s
     if acts.of_silence:
         silent_s = verdict.since_s if silent_since_s is None else silent_since_s
+        if deadline_s is not None and patience.gives_up_s is not None:
+            # the time of the framework's own call begins when the others enter it
+            deadline_s = max(deadline_s, silent_s + patience.gives_up_s)
         silent_since_s = log_clock.silent_since_s(silent_s, verdict.time_s)
     moment_s = acts.time_s(verdict.since_s, silent_since_s)
     if acts.of_silence and moment_s is not None:
         moment_s, late = log_clock.ends_s(moment_s)
         why = late or why
-    return replace(verdict, certainty=certainty, acts_at_s=moment_s, acts_why=why)
+    return replace(
+        verdict, certainty=certainty, acts_at_s=moment_s, acts_why=why, deadline_s=deadline_s
+    )
 
 
 _AWAITED = frozenset(

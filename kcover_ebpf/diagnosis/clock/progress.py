@@ -99,7 +99,7 @@ class JobProgress:
         self.unlearned_s = UNLEARNED_STALL_S
         """Seconds of silence that are a stall while nothing was learned; for ranks that join from now on."""
         self.memory = JobMemory()
-        """History of earlier starts of the job; kept up to date."""
+        """What is remembered of the job, over all its starts; kept up to date, and handed to the next start."""
         self.trained = False
         """True once all ranks made progress together: payload between them, or repeated moves."""
         self.last_joined_ns = 0

@@ -13,11 +13,16 @@ from collections.abc import Iterable
 from dataclasses import field
 
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.model.silence_summary import SilenceSummary
+from kcover_ebpf.model.silence_summary import PlaceSilences, SilenceSummary
 from kcover_ebpf.tunables.certainty import (
+    PLACES_REPORTED,
     SILENCE_FLOOR_S,
     SILENCES_KEPT,
 )
+
+_MOST_S, _MOST_OBSERVED_S = 1e6, 1e9
+"""Bounds of what a report says: seconds of a silence, twelve days, and of training, some thirty years."""
+_MOST_PLACE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +65,58 @@ class Silences:
 
     @property
     def summary(self) -> SilenceSummary:
-        """The part of the record that the patience is computed from."""
+        """The part of the record that is reported, and that the patience is computed from."""
+        lengths: dict[str, list[float]] = {}
+        for silence in self.kept:
+            lengths.setdefault(silence.place, []).append(silence.length_s)
+        found = [
+            PlaceSilences(place, len(of_place), round(max(of_place), 1))
+            for place, of_place in lengths.items()
+        ]
+        places = _longest_first(found)
         longest_s = max((silence.length_s for silence in self.kept), default=0.0)
-        return SilenceSummary(round(self.observed_s), len(self.kept), round(longest_s, 1))
+        return SilenceSummary(
+            round(self.observed_s), len(self.kept), round(longest_s, 1), places=places
+        )
+
+    @classmethod
+    def of(cls, summary: SilenceSummary) -> Silences:
+        """A record that continues what another node reported; the shorter silences of a place count as its longest.
+
+        Values of no plausible size are ignored: a report may say anything.
+        """
+        record = cls(
+            observed_s=summary.observed_s if 0 <= summary.observed_s < _MOST_OBSERVED_S else 0.0
+        )
+        # an older agent reports no places
+        unplaced = PlaceSilences("", 1, summary.longest_s)
+        for place in summary.places[:PLACES_REPORTED] or (unplaced,):
+            if place.longest_s < _MOST_S:
+                for _ in range(min(max(place.count, 1), SILENCES_KEPT)):
+                    record.learn(place.place[:_MOST_PLACE], place.longest_s)
+        return record
+
+
+def _longest_first(places: Iterable[PlaceSilences]) -> tuple[PlaceSilences, ...]:
+    found = sorted(places, key=lambda place: (-place.longest_s, place.place))
+    return tuple(found[:PLACES_REPORTED])
 
 
 def joined(summaries: Iterable[SilenceSummary]) -> SilenceSummary:
     """The record of one job as several nodes saw it: each sees the same silences, some for longer than others."""
     seen = list(summaries) or [SilenceSummary()]
+    time_outs = [summary.gives_up_s for summary in seen if summary.gives_up_s is not None]
+    places: dict[str, PlaceSilences] = {}
+    for place in (place for summary in seen for place in summary.places):
+        other = places.get(place.place, place)
+        count, longest_s = max(place.count, other.count), max(place.longest_s, other.longest_s)
+        places[place.place] = PlaceSilences(place.place, count, longest_s)
     return SilenceSummary(
         max(summary.observed_s for summary in seen),
         max(summary.count for summary in seen),
         max(summary.longest_s for summary in seen),
+        min(time_outs, default=None),
+        max(summary.start_s for summary in seen),
+        max(summary.step_s for summary in seen),
+        _longest_first(places.values()),
     )

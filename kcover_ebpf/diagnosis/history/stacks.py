@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ from kcover_ebpf.tunables.diagnosis import REMEMBERED_STACKS, SAME_STACK_SHARE
 _ANSWERED = 1024
 """Cached comparisons of a stack with all remembered ones (0.5 ms each): a rank and its loaders have a few dozen."""
 
+_BUILD = re.compile(r"~[0-9a-f]{8}\+(?=[0-9a-f]+$)")
 Key = TypeVar("Key")
 Stack = tuple[str, ...]
 
@@ -18,6 +20,11 @@ def similarity(stack: Stack, other_stack: Stack) -> float:
     """Share of code words that two stacks have in common, 0 to 1."""
     left, right = set(stack), set(other_stack)
     return len(left & right) / len(left | right) if left or right else 0.0
+
+
+def unbuilt(stack: Stack) -> Stack:
+    """The words without build ids, for readers that compare the stacks of one moment, or have older ones."""
+    return tuple(_BUILD.sub("+", word) for word in stack)
 
 
 # libraries that every wait goes through, whatever called them
@@ -29,7 +36,7 @@ def waits_in(stack: Stack) -> str | None:
 
     A wait in Python's own locks has none on the stack.
     """
-    modules = (word.rpartition("+")[0] for word in stack)
+    modules = (word.rpartition("+")[0] for word in unbuilt(stack))
     return next((name for name in modules if not name.startswith(PLUMBING)), None)
 
 

@@ -36,7 +36,6 @@ from kcover_ebpf.recovery.restart.machine import (
     why_not_hybrid,
     why_not_in_place,
 )
-from kcover_ebpf.recovery.restart.repetition import is_said_before
 from kcover_ebpf.recovery.restart.steps import RestartDetail, Step
 from kcover_ebpf.settings import Act
 from kcover_ebpf.tunables.recovery import (
@@ -112,6 +111,7 @@ def describe(status: Status, gang_verdict: GangVerdict, nodes: tuple[str, ...]) 
         failure=status.failure if same else FailureClass.UNKNOWN,
         verdict=replace(kept_verdict(verdict), since_s=min(known_s, verdict.since_s)),
         nodes=nodes[:2000] or status.nodes,
+        silences=gang_verdict.silences_with(status.silences),
         work=None if went_by else status.work,
         closed_s=None,
     )
@@ -375,7 +375,7 @@ def _settle(
 ) -> Transition:
     """Stay in a phase; the timeline gets a line if verdict or reason changed, not for a node's evidence."""
     old, new = request.context.status, context.status
-    if is_said_before(old, new, phase, reason):
+    if repetition.is_said_before(old, new, phase, reason):
         has_more = (old.order, old.bundles) != (new.order, new.bundles)
         return Transition(new if has_more else None, wake_s=wake_s)
     gang_verdict = context.world.gang_verdict

@@ -158,7 +158,8 @@ class JoinedGang:
         verdict = gang_verdict.verdict
         if not self._is_stable(verdict, now_s):
             return
-        if not verdict.same_as(self._announced_verdict):
+        reported = self._announced_verdict
+        if not verdict.same_as(reported) or verdict.acts_otherwise(reported):
             self._announced_verdict = verdict
             yield CoordinatorMessage(verdict=verdict)
         if gang_verdict.unsaid and not self._is_hopeless(verdict):

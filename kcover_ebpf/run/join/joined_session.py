@@ -19,7 +19,7 @@ from kcover_ebpf.diagnosis.clock.progress import Stall
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.facts.kernel import Fact
-from kcover_ebpf.gang.rank_report import carrying, verdict_of
+from kcover_ebpf.gang.rank_report import verdict_of, with_snapshots
 from kcover_ebpf.run import outcome
 from kcover_ebpf.run.join.member import Member
 from kcover_ebpf.run.join.messages import CoordinatorMessage, EndOrder
@@ -136,8 +136,7 @@ class JoinedSession(Session):
     def _report(self) -> FaultReport:
         job, tracker = self._sensor.job, self._sensor.tracker
         host, now_s = os.uname().nodename, time.time()
-        snapshot = job.snapshot()
-        pods = dict.fromkeys(snapshot.processes, host)
+        pods = dict.fromkeys(job.snapshot().processes, host)
         latest = tracker.latest or tracker.current
         stall = job.attention.stall
         report = FaultReport(
@@ -152,7 +151,7 @@ class JoinedSession(Session):
         )
         if stall is Stall.NONE and not report.is_urgent:
             return report
-        return replace(carrying(report, snapshot, pods), silences=job.silences.summary)
+        return with_snapshots(report, job, pods)
 
     def _say_whether_lost(self) -> None:
         reason = self._member.why_lost

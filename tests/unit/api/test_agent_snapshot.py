@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import FaultReport, object_of, report_of
+from kcover_ebpf.diagnosis.history.stacks import unbuilt
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.gang.rank_report import verdict_of, with_snapshots
@@ -43,6 +44,16 @@ def test_with_snapshots__the_ranks_of_a_hang() -> None:
     assert all(rank.threshold_s is not None for rank in ranks.values())
     report = FaultReport(node="n", time_s=1.0, sequence=1, ranks=tuple(ranks.values()))
     assert report_of(object_of(report, "team", "r")) == report
+
+
+def test_with_snapshots__builds_are_left_out_so_that_agents_of_two_versions_agree() -> None:
+    stage = hung()
+    built = tuple(f"libtorch.so~0a1b2c3d+{at:x}" for at in range(8))
+    stage.become(stage.rank(0), "futex", stack=built)
+    stage.run(4)
+    ranks = {rank.rank: rank for rank in ranks_of(stage.job, {Pid(100): "u"})}
+    assert stage.job.snapshot().ranks[Pid(100)].stack == built
+    assert ranks[0].stack == unbuilt(built)
 
 
 def test_with_snapshots__a_process_of_no_pod_is_left_out() -> None:

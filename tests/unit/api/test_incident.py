@@ -13,6 +13,7 @@ from kcover_ebpf.api.codec import camel
 from kcover_ebpf.api.incident import Phase, RestartAction, RestartMethod, Status
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.model.silence_summary import PlaceSilences, SilenceSummary
 from kcover_ebpf.model.verdict import (
     Cause,
     Certainty,
@@ -25,6 +26,8 @@ from kcover_ebpf.model.verdict import (
 from tests.unit.support.judged import judged
 
 CRD = Path(__file__).resolve().parents[3] / "charts/kcover-ebpf/crds/incidents.yaml"
+
+PAST = SilenceSummary(3600.0, 1, 70.0, 600.0, 31.5, 4.25, (PlaceSilences("checkpoint", 1, 70.0),))
 
 
 def full() -> Status:
@@ -39,7 +42,7 @@ def full() -> Status:
     culprit = Culprit(rank=1, pod="j-1", pod_uid="u", node="n")
     evidence = Evidence(EvidenceKind.STATE, "it is stopped", "n")
     return judged(
-        replace(status, action=action, order=order, nodes=("n",)),
+        replace(status, action=action, order=order, nodes=("n",), silences=PAST),
         culprit=culprit,
         evidence=(evidence,),
         deadline_s=600.0,
@@ -88,7 +91,9 @@ def test_status_of__what_is_written_is_in_the_schema():
     kinds = known["evidence"]["items"]["properties"]["kind"]["enum"]
     assert {kind.value for kind in EvidenceKind} == set(kinds)
     assert [kind.value for kind in VerdictKind] == known["verdict"]["enum"]
-    for key in ("action", "order", "culprit"):
+    places = written["silences"]["places"][0]
+    assert set(places) <= set(known["silences"]["properties"]["places"]["items"]["properties"])
+    for key in ("action", "order", "culprit", "silences"):
         assert set(written[key]) <= set(known[key]["properties"]), key
     assert set(written["restarts"][0]) <= set(known["restarts"]["items"]["properties"])
 

@@ -20,6 +20,7 @@ from kcover_ebpf.model.verdict import (
     VerdictKind,
 )
 from kcover_ebpf.settings import Act, Policy
+from kcover_ebpf.tunables.certainty import GIVES_UP_MARGIN_S
 
 ENDING = (Act.SHUTDOWN, Act.RESTART)
 LEVEL = list(Act)
@@ -78,6 +79,17 @@ def test_put_off__a_wait_that_was_explained_a_moment_ago_is_given_time_anew(
     limited = Policy(hard_limit_s=60.0)
     at_limit = put_off(completed(said, limited, patience), 19_999.0, limited)
     assert is_put_off is (at_limit.acts_at_s == 19_060.0)
+
+
+def test_completed__acts_before_the_framework_would_have_given_up() -> None:
+    policy, past = Policy(), SilenceSummary(24 * 3600, 1, 400.0, 600.0)
+    stopped_s, silent_s = 19_000.0, 19_030.0
+    said = Verdict(VerdictKind.HUNG, Cause.BLOCKED_LOCK, 20_000, stopped_s, culprit=RANK_2)
+    said = replace(said, deadline_s=stopped_s + 600.0)
+    found = completed(said, policy, past.patience(policy), silent_s)
+    # the call in which the others wait began when the last of them came
+    assert found.deadline_s == silent_s + 600.0
+    assert found.acts_at_s == found.deadline_s - GIVES_UP_MARGIN_S
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kcover_ebpf.diagnosis.clock.job_memory import JobMemory
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.settings import Policy
@@ -144,6 +145,23 @@ def test_sub_jobs__one_that_starts_later_is_a_job_of_its_own() -> None:
     stage.run(10)
     assert last_fault(stage).culprit is not None
     assert {fault.culprit and fault.culprit.pid for fault in faults(stage)} == {302}
+
+
+def test_sub_jobs__the_start_of_one_may_take_as_long_as_the_job_ever_did() -> None:
+    stage = Stage(world=3, here=0)
+    memory = JobMemory(start_s=30.0, step_s=0.5)
+    stage.job.remember(memory)
+    stage.add(Proc(90, argv=("bash", "sweep.sh")))
+    for first, port in zip((101, 201), PORTS, strict=True):
+        for rank in range(3):
+            stage.add(Proc(first + rank, ppid=90, rank=rank, port=port))
+    stage.run(2)
+    parts = [part.job for part in stage.job.sub_jobs.parts]
+    assert len(parts) == 2
+    for job in parts:
+        assert all(job.pace.threshold_s(pid) == 45.0 for pid in job.members.ranks)
+        assert job.pace.memory is not memory
+        assert job.silences is memory.silences
 
 
 def test_sub_jobs__worlds_that_are_connected_are_one_job() -> None:

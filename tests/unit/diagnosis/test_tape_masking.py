@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from dataclasses import astuple, fields, is_dataclass
+from dataclasses import astuple, fields, is_dataclass, replace
 from typing import Any
 
 import pytest
@@ -126,6 +126,9 @@ OTHERS += ["libnvidia-ptxjitcompiler.acme-llm", "libjaxacme-llm.so", "mca_btl_ac
 def test_masks__common_libraries_keep_their_names(name: str) -> None:
     code = CodeSeen(1, Pid(1), Tid(1), (f"{name}+1f0",), (Module(1, 2, name),))
     assert Masks().of(code) == code
+    # a build identifies the owner of a library
+    built = replace(code, stack=(f"{name}~0a1b2c3d+1f0",))
+    assert Masks().of(built) == code
 
 
 @pytest.mark.parametrize("name", OTHERS)

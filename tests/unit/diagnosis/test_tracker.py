@@ -6,8 +6,10 @@ import pytest
 
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.tracker import Tracker
+from kcover_ebpf.facts.logs import LogSeen
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.verdict import Cause, Culprit, VerdictKind
+from kcover_ebpf.tunables.certainty import ACTS_MOVED_S
 from tests.unit.support.scripted_job import BARRIER, LOCK, Stage, all_wait, trained
 from tests.unit.support.seen_verdicts import not_working
 
@@ -177,3 +179,22 @@ def test_tracker__what_ends_an_explanation_is_not_acted_on_at_once(
     assert verdict.acts_at_s is not None
     is_later = verdict.acts_at_s >= now_ns / NS + stage.job.policy.act_floor_s
     assert is_later is explains
+
+
+def test_tracker__a_moment_that_a_log_moves_later_is_reported_again_when_it_comes() -> None:
+    stage = trained()
+    stage.become(stage.rank(2), "futex", stack=LOCK)
+    all_wait(stage, 2)
+    stage.run(10)
+    (first,) = not_working(stage)
+    assert first.acts_at_s is not None
+    for _ in range(150):
+        stage.job.observe(LogSeen(stage.now_ns, moved_ns=stage.now_ns))
+        stage.run(1)
+    reported = not_working(stage)
+    # with 120 s of patience: the first moment, and the one that is reported before it comes
+    assert len(reported) == 2
+    assert reported[1].time_s == pytest.approx(first.acts_at_s - ACTS_MOVED_S, abs=1.5)
+    assert reported[1].acts_at_s is not None
+    assert reported[1].acts_at_s > first.acts_at_s + 60
+    assert reported[1].same_as(first)

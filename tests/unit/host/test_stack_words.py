@@ -1,6 +1,7 @@
 """Stacks of real processes, and mappings and addresses of any kind."""
 
 import ctypes
+import ctypes.util
 import mmap
 import os
 import struct
@@ -11,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.diagnosis.history.stacks import similarity
+from kcover_ebpf.diagnosis.history.stacks import similarity, unbuilt
 from kcover_ebpf.facts.host import ReadingRequest
 from kcover_ebpf.host import stack_words
+from kcover_ebpf.host.build_ids import HEAD_BYTES, short_build_id
 from kcover_ebpf.host.proc_text import code_mappings
 from kcover_ebpf.host.stack_words import ProcessMemory, read_memory
 from kcover_ebpf.ids import Pid
@@ -52,9 +54,43 @@ def test_process_memory__a_word_is_the_offset_in_the_file_of_the_module() -> Non
     address = _address_of(held)
     word = f"{maps.names[0]}+{maps.starts[0] + 5 - maps.bases[0]:x}"
     found = memory.words(pid, address)
-    assert found[0] == word
+    assert unbuilt(found)[0] == word
     memory.forget(pid)
-    assert memory.words(pid, address)[0] == word
+    assert memory.words(pid, address) == found
+
+
+def test_process_memory__a_module_is_named_with_the_build_id_of_its_file() -> None:
+    library = ctypes.util.find_library("c")
+    pid = Pid(os.getpid())
+    path = next(
+        code_mapping.path
+        for code_mapping in code_mappings(Path("/proc/self/maps").read_text().splitlines())
+        if library is not None and code_mapping.path.endswith(f"/{library}")
+    )
+    build_id = short_build_id(Path(path).read_bytes()[:HEAD_BYTES])
+    assert len(build_id) == 8
+    inside = ctypes.cast(ctypes.CDLL(library).getpid, ctypes.c_void_p).value or 0
+    held = bytearray(struct.pack("=Q", inside))
+    (word, *_) = ProcessMemory().words(pid, _address_of(held))
+    assert word.startswith(f"{library}~{build_id}+")
+
+
+def test_process_memory__the_build_of_a_module_is_read_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory, pid = ProcessMemory(), Pid(os.getpid())
+    heads: list[int] = []
+    read = stack_words.read_memory
+
+    def counted(pid: Pid, address: int, size: int) -> bytes:
+        heads.extend([address] * (size == HEAD_BYTES))
+        return read(pid, address, size)
+
+    monkeypatch.setattr(stack_words, "read_memory", counted)
+    held = bytearray(struct.pack("=4Q", *[stack_words._read_maps(pid).starts[0] + 5] * 4))
+    for _ in range(3):
+        assert memory.words(pid, _address_of(held))
+    assert len(heads) == len(set(heads)) > 0
 
 
 def _address_of(held: bytearray) -> int:
@@ -89,8 +125,9 @@ MAPS = stack_words._Maps(
         *((value, None) for value in (0, 0xFFF, 0x2000, 0x6000, 2**64 - 1)),
     ],
 )
-def test_word__a_value_names_code_only_inside_a_mapping(value: int, word: str | None) -> None:
-    assert stack_words._word(MAPS, value) == word
+def test_module_at__a_value_names_code_only_inside_a_mapping(value: int, word: str | None) -> None:
+    found = stack_words._module_at(MAPS, value)
+    assert (None if found is None else f"{MAPS.names[found[0]]}+{found[1]:x}") == word
 
 
 @pytest.mark.parametrize(
@@ -116,8 +153,12 @@ def test_process_memory__signed_words_are_found_in_their_module() -> None:
     inside = maps.starts[index] + 5
     held = bytearray(struct.pack("=2Q", inside | 0x2B << 48, inside))
     plain = f"{maps.names[index]}+{inside - maps.bases[index]:x}"
-    assert ProcessMemory("aarch64").words(pid, _address_of(held))[:2] == (plain, plain)
-    assert ProcessMemory("x86_64").words(pid, _address_of(held))[0] == plain
+    signed, unsigned = (
+        unbuilt(ProcessMemory(machine).words(pid, _address_of(held)))
+        for machine in ("aarch64", "x86_64")
+    )
+    assert signed[:2] == (plain, plain)
+    assert unsigned[0] == plain
 
 
 def test_process_memory__a_library_with_line_ends_in_its_name_is_one_mapping(

@@ -396,5 +396,5 @@ def test_thread_reader__of_a_thread_that_burns_the_mappings_and_the_words_at_its
     (seen,) = reader.read([request], timeout_s=5)
     assert isinstance(seen, CodeSeen)
     (home,) = [module.name for module in seen.modules if module.start <= address < module.end]
-    assert seen.stack[0].startswith(f"{home}+")
+    assert seen.stack[0].startswith((f"{home}+", f"{home}~"))
     assert "[vdso]" in {module.name for module in seen.modules}

@@ -233,6 +233,21 @@ def test_session__restart_keeps_the_count_of_incidents(
     assert session.restart_count == 1
 
 
+def test_session__the_restarted_job_has_the_memory_of_the_first_start(live: Any) -> None:
+    session, _ = live(decide(Act.RESTART), watch)
+    first = session.job
+    first.silences.observe(3600.0)
+    first.silences.learn("blocked_lock", 70.0)
+    first.attention.known.learn(("libtorch.so+100", "libc.so.6+2"))
+    first.pace.memory.start_s, first.pace.memory.step_s = 31.5, 4.25
+    session.run()
+    assert session.job is not first
+    assert session.job.silences.summary.longest_s == 70.0
+    assert session.job.attention.known.count == 1
+    memory = session.job.pace.memory
+    assert (memory.start_s, memory.step_s) == (31.5, 4.25)
+
+
 def test_session__restarts_stop_without_progress(live: Any, supervisor: FakeSupervisor) -> None:
     session, notes = live(decide(Act.RESTART), decide(Act.RESTART), max_restarts=9)
     ended = session.run()

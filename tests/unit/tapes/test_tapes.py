@@ -143,10 +143,12 @@ def test_tape_writer__each_start_of_the_job_is_judged_by_itself(tmp_path: Path) 
         writer.on_judge(2.0)
     writer.close()
     starts, found = [], []
+    memories: set[int] = set()
 
     class FakeReplaySink(Sink):
         def on_start(self, fields: dict[str, Any]) -> None:
             starts.append((fields["restart"], played.now_s()))
+            memories.add(id(played.job.pace.memory))
 
         def on_fact(self, fact: object) -> None:
             found.append((fact, played.now_s()))
@@ -155,6 +157,7 @@ def test_tape_writer__each_start_of_the_job_is_judged_by_itself(tmp_path: Path) 
         played = Replay(TapeReader(file, "it"))
         played.play(Announcer([FakeReplaySink()], wants_waits=False))
     assert starts == [(0, 7.0), (1, 7.0)]
+    assert len(memories) == 1, "the memory of the job stays, as in a run"
     assert [at for _, at in found] == [7.0, 7.0]
 
 

@@ -42,6 +42,39 @@ def test_patience__from_the_past_of_the_job(
     assert least_s <= seconds <= most_s
 
 
+@pytest.mark.parametrize(
+    ("longest_s", "gives_up_s", "seconds", "is_said"),
+    [
+        (0.0, 100.0, 90.0, True),
+        (400.0, 600.0, 590.0, True),
+        (400.0, 1800.0, 800.0, False),
+        (595.0, 600.0, 1190.0, False),
+        (400.0, None, 800.0, False),
+    ],
+    ids=["shorter than the cap", "by its own silence", "longer", "disproved", "unknown"],
+)
+def test_patience__ends_before_the_framework_gives_up_by_itself(
+    longest_s: float, gives_up_s: float | None, *, seconds: float, is_said: bool
+) -> None:
+    policy = Policy()
+    past = SilenceSummary(24 * HOUR_S if longest_s else 0.0, 1, longest_s, gives_up_s)
+    patience = past.patience(policy)
+    assert patience.seconds == seconds
+    assert patience.why.endswith(f"gives up after {gives_up_s or 0:.0f} s") is is_said
+    slow = past.patience(Policy(act_floor_s=2000.0, act_cap_s=3000.0))
+    assert slow.seconds == 2000.0
+
+
+@pytest.mark.parametrize(("hours", "is_capped"), [(0.0, True), (1.4, True), (1.5, False)])
+def test_patience__the_cap_wins_over_the_rate_for_an_hour_and_a_half(
+    hours: float, *, is_capped: bool
+) -> None:
+    past = SilenceSummary(hours * HOUR_S)
+    needed_s = past.patience(Policy(act_cap_s=190.0)).seconds
+    assert (needed_s > past.patience(Policy()).seconds) is is_capped
+    assert needed_s < 190.0
+
+
 @given(LENGTHS, st.floats(0, 1e5), st.floats(1e-5, 1e-2))
 def test_patience__a_silence_that_ended_is_never_the_reason_to_end_a_job(
     past: list[tuple[str, float]], hours: float, rate: float
@@ -72,3 +105,5 @@ def test_joined__the_longest_view_counts() -> None:
     first, second = SilenceSummary(100, 1, 5), SilenceSummary(50, 3, 9)
     assert joined([first, second]) == SilenceSummary(100, 3, 9)
     assert joined([]) == SilenceSummary()
+    shorter = [SilenceSummary(gives_up_s=limit_s) for limit_s in (None, 1800.0, 600.0)]
+    assert joined(shorter).gives_up_s == 600.0

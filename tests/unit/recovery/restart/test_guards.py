@@ -14,6 +14,7 @@ from kcover_ebpf.api.incident_parts import LoggedWork
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.model.process_state import State
+from kcover_ebpf.model.silence_summary import SilenceSummary
 from kcover_ebpf.model.verdict import Cause, Certainty, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.restart.guards import ClusterLimits, RestartRequest, decide, describe
 from kcover_ebpf.settings import RestartBudget
@@ -229,6 +230,15 @@ def test_describe__a_fault_that_went_by_is_not_the_beginning_of_the_next_one() -
     assert (same.since_s, same.work) == (begin_s, work)
     other = describe(replace(status, closed_s=NOW_S), later, ("a",))
     assert (other.since_s, other.work) == (begin_s + 500.0, None)
+
+
+def test_describe__what_the_nodes_knew_of_the_job_stays_when_the_job_has_left_them() -> None:
+    hung = world().gang_verdict
+    assert hung is not None
+    known = SilenceSummary(24 * 3600, 1, 70.0, step_s=4.5)
+    first = describe(Status(phase=Phase.OPEN), replace(hung, silences=known), ("a",))
+    moved = describe(first, replace(hung, silences=SilenceSummary(60.0)), ("b",))
+    assert first.silences == moved.silences == known
 
 
 @pytest.mark.parametrize(
