@@ -55,6 +55,10 @@ class Outcome:
     """The faulty one."""
     named: tuple[int, ...] = ()
     """Ranks named after the fault began, in that order."""
+    certainty: str = ""
+    """That of the last verdict reported after the fault began; empty if none was."""
+    acts_s: float | None = None
+    """When an armed job is ended for it, in seconds after the fault began; None for never."""
     text: str = ""
 
 
@@ -285,6 +289,9 @@ class Tape:
         if rank is not None and rank not in self._outcome.named:
             self._outcome.named = (*self._outcome.named, rank)
         self._outcome.text = f"{reported_verdict.kind.value} {reported_verdict.cause.value}"
+        certainty, acts_s = reported_verdict.certainty, reported_verdict.acts_at_s
+        self._outcome.certainty = "" if certainty is None else certainty.value
+        self._outcome.acts_s = None if acts_s is None else acts_s - self._began_ns / NS
 
     def _decide(self, latest_verdict: Verdict) -> None:
         outcome = self._outcome

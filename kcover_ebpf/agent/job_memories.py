@@ -16,7 +16,7 @@ from kcover_ebpf.diagnosis.clock.silences import Silence, Silences
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.model.silence_summary import SilenceSummary
 from kcover_ebpf.tunables.agent import MEMORIES_KEPT, MEMORY_SAVED_S
-from kcover_ebpf.tunables.certainty import SILENCES_KEPT
+from kcover_ebpf.tunables.sampling import SILENCES_KEPT
 
 _LOG = logging.getLogger(__name__)
 _MOST_BYTES = 4 << 20

@@ -18,7 +18,7 @@ from kcover_ebpf.ids import NS
 from kcover_ebpf.model.process_state import WAITING, State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
-from kcover_ebpf.tunables.diagnosis import (
+from kcover_ebpf.tunables.trace import (
     ONESHOT_CONNECTING_S,
     ONESHOT_LONG_WAIT_S,
     ONESHOT_SILENCE_S,

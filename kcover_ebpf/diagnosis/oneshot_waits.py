@@ -25,7 +25,7 @@ from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, VerdictKind
-from kcover_ebpf.tunables.diagnosis import (
+from kcover_ebpf.tunables.trace import (
     ASKED_PART,
     ASKED_PASSES_KEPT,
     ASKED_PASSES_NEEDED,

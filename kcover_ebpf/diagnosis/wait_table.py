@@ -11,9 +11,11 @@ from kcover_ebpf.model.collective_counts import counts_of
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import VerdictKind, WaitRow
-from kcover_ebpf.tunables.diagnosis import GIVES_UP_S
 
-FRAMEWORKS = tuple(prefix for prefix, _ in GIVES_UP_S)
+_GIVES_UP_S = ("libnccl", 600.0), ("libtorch", 1800.0), ("jaxlib", 100.0), ("libjax", 100.0)
+"""Seconds after which a framework gives up by itself, keyed by a module on the stacks of its ranks: the defaults of
+torch.distributed (NCCL, all other backends) and of jax.distributed's heartbeat."""
+FRAMEWORKS = tuple(prefix for prefix, _ in _GIVES_UP_S)
 """Beginnings of the names of libraries that identify a framework."""
 
 
@@ -75,7 +77,7 @@ def _row(job: Job, rank: RankSnapshot, finding: Finding) -> WaitRow:
 def gives_up_after_s(job: Job) -> float | None:
     """Seconds after which this job's framework ends a hang by itself (its default); None if unknown."""
     modules = _modules(job)
-    for prefix, limit_s in GIVES_UP_S:
+    for prefix, limit_s in _GIVES_UP_S:
         if any(module.startswith(prefix) for module in modules):
             return limit_s
     return None

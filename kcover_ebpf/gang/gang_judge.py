@@ -24,8 +24,8 @@ from kcover_ebpf.ids import NS
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
-from kcover_ebpf.tunables.diagnosis import COUNTS_MOVE_S, LAUNCHED_AHEAD_S
-from kcover_ebpf.tunables.recovery import REPORTS_APART_S, WORK_BELIEVED_S
+from kcover_ebpf.tunables.diagnosis import COUNTS_MOVE_S, LAUNCHED_AHEAD_S, LONE_FLOOR_S
+from kcover_ebpf.tunables.recovery import REPORTS_APART_S
 
 _STRENGTH = {
     Cause.OOM_KILLED: 0,
@@ -298,7 +298,7 @@ def _others_go_on(gang_input: GangInput, snapshot: GangSnapshot, finding: Findin
         return False
     if not any(gang_input.calm.values()):
         return False
-    return min((rank.age_s for rank in snapshot.job.ranks.values()), default=0.0) < WORK_BELIEVED_S
+    return min((rank.age_s for rank in snapshot.job.ranks.values()), default=0.0) < LONE_FLOOR_S
 
 
 def _is_refuted(gang_input: GangInput, snapshot: GangSnapshot, finding: Finding) -> bool:

@@ -18,7 +18,7 @@ from kcover_ebpf.diagnosis.membership.endpoints import is_loopback
 from kcover_ebpf.ids import Endpoint, Pid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
-from kcover_ebpf.tunables.links import SOCKETS_REPORTED
+from kcover_ebpf.tunables.sampling import SOCKETS_REPORTED
 
 
 @dataclass(frozen=True, slots=True)

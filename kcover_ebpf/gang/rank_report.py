@@ -25,7 +25,7 @@ from kcover_ebpf.model.pod_ports import PodPorts
 from kcover_ebpf.model.rank_snapshot import GpuSnapshot, RankPace, RankSnapshot, SocketSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, Verdict
-from kcover_ebpf.tunables.links import SOCKETS_REPORTED
+from kcover_ebpf.tunables.sampling import SOCKETS_REPORTED
 
 _TEXT = 1024
 _RANK_TEXT = 512

@@ -18,7 +18,7 @@ from kcover_ebpf.model.process_state import WAITING, State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
-from kcover_ebpf.tunables.diagnosis import ONESHOT_SILENCE_S
+from kcover_ebpf.tunables.trace import ONESHOT_SILENCE_S
 
 HISTORY = "how the job behaves while healthy: it was observed for the seconds of this trace only"
 _GETS_ON = (State.SLEEPING, State.STORING)

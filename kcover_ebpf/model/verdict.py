@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from kcover_ebpf.dataclass import dataclass, replace
-from kcover_ebpf.tunables.certainty import ACTS_MOVED_S
+from kcover_ebpf.tunables.sampling import ACTS_MOVED_S
 
 
 class VerdictKind(Enum):

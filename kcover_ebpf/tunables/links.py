@@ -13,18 +13,8 @@ LOSS_WINDOW_NS = 10 * NS
 LOSS_RATE_PER_S = 6.0
 """Retransmissions a second of a job whose link is lossy. A healthy one on a loaded host shows 0.1 to 0.4 spurious
 ones, one that loses 5% of its packets up to 4.5 without being slower for it (measured: hang lab, fault bench)."""
-LOSS_RATE_AT_FULL_SPEED_PER_S = 9.0
-"""Retransmissions a second for a job that moves as much as it used to: with 5% of its packets lost one showed 6.1 and
-was as fast as before (fault bench)."""
 LOSS_RATE_WHEN_SLOWED_PER_S = 1.0
 """Retransmissions a second of a lossy link where the job moves less than it used to."""
-LOSS_SHARE = 0.8
-"""Share of all retransmissions that must have an end at one rank before it is named."""
-NARROW_PASSES = 12
-"""Passes of a slowed job over which bytes that wait to be sent are compared."""
-NARROW_SHARE = 0.7
-"""Share of these passes in which all waiting bytes must have an end at one rank, and at no other, for its link to be
-narrow."""
 LOSSY_SILENCE_S = 4.5
 """Seconds within which data gets through a lossy link: TCP's first four repetitions, 0.2 s to 1.6 s apart, are over
 after 3 s."""
@@ -42,5 +32,3 @@ PORT_ERRORS_APART = 1.5
 """Least ratio of a port's errors to those of any other port that the job has open here, for the port to be named. A
 lost packet is counted at both ends of its link: in a ring on one host, the bad port has twice the errors of each of its
 neighbours. Chosen."""
-SOCKETS_REPORTED = 64
-"""Connections of one rank in a report, at most. A rank of a large job has hundreds; relevant ones come first."""

@@ -24,9 +24,6 @@ which is 30 ms in two spans."""
 LONGEST_DELAY_S = 5.0
 """Seconds of the longest plausible delay of a report. One that seems later was sent again unchanged (its ranks are
 stopped by us), or a clock was set."""
-WORK_BELIEVED_S = 60.0
-"""Seconds for which ranks of one node may work (evaluate, load, compile) while all others wait for them, without being
-at fault. Nodes also stall at different moments, because each has its own threshold."""
 STALLED_BESIDE_GONE_S = 10.0
 """Seconds without progress after which ranks are taken to wait for a node that is gone: its kubelet has been silent for
 40 s by then."""

@@ -86,3 +86,34 @@ SHORTEST_AGE_S = 0.001
 """Seconds of the shortest reported wait; waits are reported in steps of half a doubling."""
 SLOTS = 450
 """Slots of a third of a second for which a Lease reports where the ranks were: two and a half minutes."""
+
+# --- Jobs that slow down, and ranks that lack something
+
+STANDSTILL_SHARE = 0.05
+"""Share of the median rate of progress in the last hour: a job below it in a minute makes hardly any progress.
+Chosen."""
+STANDSTILL_MINUTES = 5
+"""Minutes in a row below that share after which the job has come to a standstill. A single phase without progress is a
+silence. Chosen."""
+KNOWN_MINUTES = 15
+"""Minutes after which the median rate of progress is known."""
+SWAPPING_PER_S = 20.0
+"""Major faults a second from which on a slow rank lacks memory. Chosen: loading of libraries is over by then."""
+THROTTLED_ALONE_NS = 15 * NS
+"""Nanoseconds for which a quota must have kept one rank alone off the CPU most of the time to be what slows the job
+down. Chosen: longer than loading or a checkpoint exhausts a quota in most jobs."""
+THROTTLED_OTHERS_SHARE = 1 / 3
+"""Share of that time for which the other ranks must wait: as in a job that is slower by half."""
+
+# --- Lossy and narrow links of a slow job
+
+LOSS_SHARE = 0.8
+"""Share of all retransmissions that must have an end at one rank before it is named."""
+LOSS_RATE_AT_FULL_SPEED_PER_S = 9.0
+"""Retransmissions a second for a job that moves as much as it used to: with 5% of its packets lost one showed 6.1 and
+was as fast as before (fault bench)."""
+NARROW_PASSES = 12
+"""Passes of a slowed job over which bytes that wait to be sent are compared."""
+NARROW_SHARE = 0.7
+"""Share of these passes in which all waiting bytes must have an end at one rank, and at no other, for its link to be
+narrow."""

@@ -43,3 +43,25 @@ BEAT_MISSED_S = 4 * BEAT_S
 """Seconds without such a line after which the run ends: no client waits for it."""
 DUMP_POLL_S = 0.05
 """Between two checks whether the core dump of a GPU was written. Chosen."""
+
+# --- What one run of `trace` takes as a sign
+
+ONESHOT_SILENCE_S = 2.0
+"""`trace`: seconds of a wait from which on it has a reason; most steps are shorter."""
+ONESHOT_LONG_WAIT_S = 4.0
+"""`trace`: seconds of a wait from which on further passes are made."""
+ONESHOT_CONNECTING_S = 8.0
+"""`trace`: seconds of age up to which a process that only tries to connect takes part in no job yet."""
+QUIET_S = 3.0
+"""Seconds without bytes between ranks after which a job is silent: more than most steps last, and one run of `trace`
+ends nothing."""
+UNEXPLAINED_S = 10.0
+"""Seconds for which all ranks must have waited, or sent nothing, before the rank that they wait for is named."""
+ASKED_PASSES_KEPT = 24
+"""`trace`: passes for which a polling thread is remembered."""
+ASKED_PASSES_NEEDED = 8
+"""`trace`: passes needed to judge a polling thread."""
+ASKED_PART = 5
+"""`trace`: a thread that waits busily is found polling at one in this many passes at least, and in no other call."""
+HELPED_SHARE = 0.05
+"""Share of a CPU used by the other threads of its process from which on a thread may wait for those."""

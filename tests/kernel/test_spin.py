@@ -17,7 +17,7 @@ from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
-from kcover_ebpf.tunables.diagnosis import REGISTER_SAMPLES
+from kcover_ebpf.tunables.sampling import REGISTER_SAMPLES
 from tests.kernel.helpers import watch
 
 LOOP = "while True: pass"

@@ -9,19 +9,16 @@ from __future__ import annotations
 from collections import deque
 from statistics import fmean, median
 
-from kcover_ebpf.tunables.diagnosis import (
+from kcover_ebpf.tunables.diagnosis import LEARNED_GAPS, UNLEARNED_STALL_S
+from kcover_ebpf.tunables.sampling import (
     CLOSER_BEFORE_UNLEARNED_S,
     CLOSER_FLOOR_S,
     EACH_PASS_S,
-    KNOWN_MINUTES,
-    LEARNED_GAPS,
     PAYLOAD_MINUTES_KEPT,
     REMEMBERED_GAPS,
-    STANDSTILL_MINUTES,
-    STANDSTILL_SHARE,
-    UNLEARNED_STALL_S,
     UNUSUAL_FACTOR,
 )
+from kcover_ebpf.tunables.stragglers import KNOWN_MINUTES, STANDSTILL_MINUTES, STANDSTILL_SHARE
 
 
 class Cadence:

@@ -23,19 +23,17 @@ from kcover_ebpf.tunables.diagnosis import (
     ARRIVAL_FLOOR_S,
     ARRIVAL_STALL_FACTOR,
     ARRIVED_RANKS,
-    BURN_BEGAN_NS,
     BURN_DOUBT_S,
     LEARNED_MINUTES,
-    LOST_CLOCK_S,
+    LONGEST_STEP_S,
     NOT_YET_JOINED_S,
-    PAYLOAD_MINUTES_KEPT,
-    PAYLOAD_RATE_NS,
-    PAYLOAD_RATES_KEPT,
     RECENT_PASSES,
     SLOWED_SHARE,
     TRAINING_SIGNS,
+    TWO_PASSES_NS,
     UNLEARNED_STALL_S,
 )
+from kcover_ebpf.tunables.sampling import PAYLOAD_MINUTES_KEPT, PAYLOAD_RATE_NS, PAYLOAD_RATES_KEPT
 from kcover_ebpf.tunables.stragglers import FASTER
 
 _WAIT_FAMILIES = frozenset(
@@ -148,7 +146,7 @@ class JobProgress:
         """Forget what was learned with a clock of this process that is no longer read."""
         if pid in self._cadences:
             self._cadences[pid].forget_current(now_ns / NS)
-            self._cadences[pid].relearn(LOST_CLOCK_S)
+            self._cadences[pid].relearn(LONGEST_STEP_S)
 
     def watch_training(
         self, ranks: Mapping[Pid, ProcessHistory], expected: int | None, now_ns: int
@@ -248,7 +246,7 @@ class JobProgress:
         threshold_s, lead = self.threshold_s(process.pid), process.lead
         if lead is None or lead.burning_since_ns is None:
             return True
-        talked = process.data_ns > lead.burning_since_ns + BURN_BEGAN_NS
+        talked = process.data_ns > lead.burning_since_ns + TWO_PASSES_NS
         # a wait in a library that only waits would show its end by a sample elsewhere
         if lead.waits_in is not None or lead.waits_busily or lead.spins_in_place or talked:
             return True

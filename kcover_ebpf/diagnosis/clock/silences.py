@@ -14,11 +14,8 @@ from dataclasses import field
 
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.silence_summary import PlaceSilences, SilenceSummary
-from kcover_ebpf.tunables.certainty import (
-    PLACES_REPORTED,
-    SILENCE_FLOOR_S,
-    SILENCES_KEPT,
-)
+from kcover_ebpf.tunables.certainty import SILENCE_FLOOR_S
+from kcover_ebpf.tunables.sampling import PLACES_REPORTED, SILENCES_KEPT
 
 _MOST_S, _MOST_OBSERVED_S = 1e6, 1e9
 """Bounds of what a report says: seconds of a silence, twelve days, and of training, some thirty years."""

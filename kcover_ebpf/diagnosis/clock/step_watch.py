@@ -17,7 +17,6 @@ from kcover_ebpf.diagnosis.clock.stragglers import (
     straggler,
 )
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.tunables.diagnosis import THROTTLED_OTHERS_SHARE
 from kcover_ebpf.tunables.stragglers import (
     COMPARED_PERIOD_MOST_S,
     COMPARED_PERIOD_S,
@@ -30,6 +29,7 @@ from kcover_ebpf.tunables.stragglers import (
     SUSPECT_S,
     SUSPECT_SHARE,
     SUSPECT_STEPS,
+    THROTTLED_OTHERS_SHARE,
     WAITED_BEFORE_S,
     WINDOWS_S,
 )

@@ -28,7 +28,8 @@ from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.tunables.certainty import HELPER_SINCE_S
-from kcover_ebpf.tunables.diagnosis import (
+from kcover_ebpf.tunables.diagnosis import SLEEP_CAP_S
+from kcover_ebpf.tunables.sampling import (
     BASELINE_EAGER_NS,
     BASELINE_EAGER_WAITS,
     BASELINE_PERIOD_NS,
@@ -44,7 +45,6 @@ from kcover_ebpf.tunables.diagnosis import (
     READING_UNTRAINED_NS,
     READINGS_REPEATED,
     READINGS_REPEATED_CALMLY,
-    SLEEP_CAP_S,
     UNTRAINED_EASE_PART,
     UNTRAINED_MOST_EASE,
 )

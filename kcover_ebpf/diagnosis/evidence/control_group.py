@@ -16,7 +16,7 @@ from kcover_ebpf.diagnosis.history import stacks
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.process_state import Effort, State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
-from kcover_ebpf.tunables.certainty import EFFORT_FACTOR, EFFORT_STEP
+from kcover_ebpf.tunables.certainty import EFFORT_FACTOR
 
 _ASKING = frozenset({State.PEERS, State.ON_DEVICE})
 
@@ -24,8 +24,8 @@ _ASKING = frozenset({State.PEERS, State.ON_DEVICE})
 def compared(snapshot: JobSnapshot) -> JobSnapshot:
     """The snapshot in which each rank makes only those efforts that its control group does not make.
 
-    An effort counts if it clearly exceeds the median of the control group (`EFFORT_FACTOR`, `EFFORT_STEP`). If there is
-    no majority of waiting ranks there is nothing to compare with: an effort of all is a checkpoint of all.
+    An effort counts if it clearly exceeds the median of the control group: by `EFFORT_FACTOR`, and by an effort. If
+    there is no majority of waiting ranks there is nothing to compare with: an effort of all is a checkpoint of all.
     """
     ranks = [rank for rank in snapshot.ranks.values() if not rank.rests]
     victims = _victims(ranks)
@@ -99,7 +99,8 @@ def _against(rank: RankSnapshot, control: Sequence[RankSnapshot]) -> RankSnapsho
     if rank.effort is not None and rank.wait is not None:
         theirs = median(_rate(rank.effort, control_rank) for control_rank in control)
         mine = max(rank.effort_rate, _rate(rank.effort, rank))
-        if mine >= EFFORT_FACTOR * theirs + EFFORT_STEP:
+        # rates are in units of the smallest effort that counts
+        if mine >= EFFORT_FACTOR * theirs + 1.0:
             return rank
         rank = _without_effort(rank)
     if rank.state is State.HELPED and all(_is_common(word, control) for word in rank.beside):

@@ -9,8 +9,8 @@ from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
 from kcover_ebpf.model.discounted import Discounted
 from kcover_ebpf.model.process_state import EFFORT, Effort, State
 from kcover_ebpf.model.rank_snapshot import EffortRates, RankSnapshot
-from kcover_ebpf.tunables.certainty import EFFORT_STEP, MENTIONED_RATE
 from kcover_ebpf.tunables.diagnosis import COMPUTE_SHARE
+from kcover_ebpf.tunables.sampling import MENTIONED_RATE
 
 _SHOWN = 8
 _ENDS = {
@@ -130,10 +130,10 @@ def _reasons(rank: RankSnapshot, compared_rank: RankSnapshot) -> Iterator[str]:
 
 def _usual(rank: RankSnapshot) -> Iterator[str]:
     rates, in_storage = rank.effort_rates or EffortRates(), rank.state is State.STORAGE
-    if in_storage and rates.compute >= EFFORT_STEP:
+    if in_storage and rates.compute >= 1.0:
         yield "side threads of {who} compute, which ends no storage call"
     for effort, (usual, little) in ({} if in_storage else _USUAL).items():
-        if rates.of(effort) >= EFFORT_STEP:
+        if rates.of(effort) >= 1.0:
             yield usual
         elif rates.of(effort) >= MENTIONED_RATE:
             yield little

@@ -21,12 +21,7 @@ from kcover_ebpf.facts.kernel import OomKill, ProcessExit, SignalSent
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.tunables.certainty import KILLED_PATIENCE_S, LEFT_SINCE_S
-from kcover_ebpf.tunables.diagnosis import (
-    LEFT_BEFORE_NS,
-    LEFT_BEFORE_STEPS,
-    LOADER_MISSED_NS,
-    RECOVERED_NS,
-)
+from kcover_ebpf.tunables.diagnosis import LOSS_FELT_NS, LOSS_FELT_STEPS, RECOVERY_STABLE_NS
 
 ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL})
 """Signals by which a process is ended on purpose."""
@@ -46,8 +41,8 @@ class Loss:
 
         Prefetched data, and the collective under way, are used up by then.
         """
-        least_ns = LOADER_MISSED_NS if self.owner is not None else round(LEFT_SINCE_S * NS)
-        return self.process_exit.boottime_ns + least_ns + round(LEFT_BEFORE_STEPS * longest_s * NS)
+        least_ns = LOSS_FELT_NS if self.owner is not None else round(LEFT_SINCE_S * NS)
+        return self.process_exit.boottime_ns + least_ns + round(LOSS_FELT_STEPS * longest_s * NS)
 
 
 @dataclass(slots=True)
@@ -213,7 +208,7 @@ class Announcements:
         for failure in self.failures:
             process = members.views.get(failure.pid)
             again = members.successor(process) if process is not None else None
-            if again is None or again.peer_bytes_ns < failure.boottime_ns + RECOVERED_NS:
+            if again is None or again.peer_bytes_ns < failure.boottime_ns + RECOVERY_STABLE_NS:
                 return
         self.failures.clear()
 
@@ -244,7 +239,7 @@ def gone_before(
     first_exit: ProcessExit, ranks: Mapping[Pid, ProcessHistory], longest_s: float
 ) -> list[ProcessExit]:
     """Exits of ranks that are shortly enough before a failure to be its reason."""
-    window_ns = max(LEFT_BEFORE_NS, int(LEFT_BEFORE_STEPS * longest_s * NS))
+    window_ns = max(LOSS_FELT_NS, int(LOSS_FELT_STEPS * longest_s * NS))
     exits = [
         process.exit
         for pid, process in ranks.items()

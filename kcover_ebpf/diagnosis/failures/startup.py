@@ -19,10 +19,9 @@ from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.diagnosis import (
     ARRIVAL_FACTOR,
     ARRIVAL_FLOOR_S,
-    ARRIVAL_SEEN_NS,
     ARRIVED_RANKS,
-    RANK_SAMPLED_WITHIN_NS,
-    START_UP_EFFORT_NS,
+    PROCESS_SAMPLED_WITHIN_NS,
+    TWO_PASSES_NS,
 )
 
 WHY_UNREADABLE = "a call into a driver or file system holds its memory lock"
@@ -74,7 +73,7 @@ def _gaps_s(members: Members) -> list[float]:
     """
     arrivals = sorted(_started_ns(process) for process in members.ranks.values())
     came = all(
-        process.first_seen_ns - _started_ns(process) < ARRIVAL_SEEN_NS
+        process.first_seen_ns - _started_ns(process) < TWO_PASSES_NS
         for process in members.ranks.values()
     )
     if members.local_size is None or not came:
@@ -103,7 +102,7 @@ def _missing(present: Sequence[int], count: int) -> list[int]:
 def _is_at_work(process: ProcessHistory, now_ns: int) -> bool:
     lead = process.lead
     burns = lead is not None and lead.burning_since_ns is not None and not lead.waits_busily
-    return burns or process.efforts.during(0, now_ns - START_UP_EFFORT_NS) is not None
+    return burns or process.efforts.during(0, now_ns - TWO_PASSES_NS) is not None
 
 
 def start_wait(members: Members, progress: JobProgress, now_ns: int) -> StartWait | None:
@@ -142,7 +141,7 @@ def awaits_missing_rank(members: Members, progress: JobProgress) -> bool:
 def unsampled_rank(members: Members, now_ns: int) -> Finding | None:
     """UNKNOWN while a rank lives of which no thread was ever sampled: an unobserved rank does not count as healthy."""
     for process in members.ranks.values():
-        if process.lead is None and now_ns - process.first_seen_ns > RANK_SAMPLED_WITHIN_NS:
+        if process.lead is None and now_ns - process.first_seen_ns > PROCESS_SAMPLED_WITHIN_NS:
             rank = process.rank
             who = (
                 f"rank {rank} (pid {process.pid})" if rank is not None else f"process {process.pid}"

@@ -20,18 +20,19 @@ from kcover_ebpf.model.process_state import Effort
 from kcover_ebpf.tunables.certainty import (
     BACKGROUND_CPUS,
     BACKGROUND_FILE_BYTES_S,
-    BACKGROUND_INTERVALS,
-    BACKGROUND_KNOWN,
     BACKGROUND_NEEDED,
     EFFORT_FACTOR,
-    EFFORT_INTERVAL_NS,
-    EFFORT_INTERVALS,
-    EFFORT_STEP,
+    KNOWN_PASSES,
     LONGEST_PROGRAM_NS,
-    PROGRAMS_KEPT,
     SIDES_RUN_SHARE,
 )
 from kcover_ebpf.tunables.diagnosis import COMPUTE_SHARE, STORAGE_CALLS_RATE, STORAGE_RATE
+from kcover_ebpf.tunables.sampling import (
+    BACKGROUND_INTERVALS,
+    EFFORT_INTERVAL_NS,
+    EFFORT_INTERVALS,
+    PROGRAMS_KEPT,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,18 +166,18 @@ class Efforts:
         self.measured_ns = totals.boottime_ns
         self._intervals.append((began.boottime_ns, totals.boottime_ns, *_rates(used)))
         for effort, rate in ((Effort.COMPUTE, compute), (Effort.STORAGE, stored)):
-            if rate >= EFFORT_STEP:
+            if rate >= 1.0:
                 self.latest[effort] = began.boottime_ns, totals.boottime_ns
                 self.rates[effort] = rate
-        if stored < EFFORT_STEP <= storage:
+        if stored < 1.0 <= storage:
             self.paced = began.boottime_ns, totals.boottime_ns
-        if compute >= EFFORT_STEP or storage > 0:
+        if compute >= 1.0 or storage > 0:
             self.beyond_ns = totals.boottime_ns
 
     @property
     def are_known(self) -> bool:
         """True once enough healthy intervals were observed to include work that happens only now and then."""
-        return self.background.interval_count >= BACKGROUND_KNOWN
+        return self.background.interval_count >= KNOWN_PASSES
 
     def during(self, since_ns: int, recent_ns: int) -> Effort | None:
         """The most recent kind of effort in an interval that began after `since_ns` and ended after `recent_ns`.

@@ -9,14 +9,8 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.facts.kernel import SocketSample, TcpRetransmit
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.tunables.links import (
-    LOSS_RATE_PER_S,
-    LOSS_RATE_WHEN_SLOWED_PER_S,
-    LOSS_SHARE,
-    LOSS_WINDOW_NS,
-    NARROW_PASSES,
-    NARROW_SHARE,
-)
+from kcover_ebpf.tunables.links import LOSS_RATE_PER_S, LOSS_RATE_WHEN_SLOWED_PER_S, LOSS_WINDOW_NS
+from kcover_ebpf.tunables.stragglers import LOSS_SHARE, NARROW_PASSES, NARROW_SHARE
 
 _MOST = 4096
 

@@ -7,13 +7,14 @@ from collections import Counter, deque
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.devices import FabricErrors
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.tunables.diagnosis import LEARNED_MINUTES, PAYLOAD_MINUTES_KEPT
+from kcover_ebpf.tunables.diagnosis import LEARNED_MINUTES
 from kcover_ebpf.tunables.links import (
     PORT_ERRORS_APART,
     PORT_ERRORS_FACTOR,
     PORT_ERRORS_NS,
     PORT_ERRORS_READINGS,
 )
+from kcover_ebpf.tunables.sampling import PAYLOAD_MINUTES_KEPT
 
 _MOST_PORTS = 256
 _MOST_NAMED = 3

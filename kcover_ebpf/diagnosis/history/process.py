@@ -30,17 +30,12 @@ from kcover_ebpf.facts.kernel import (
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.roles import Membership, Role
-from kcover_ebpf.tunables.certainty import (
-    HABITS_NS,
-    NAPS_KNOWN_PASSES,
-    RESTS_PASSES,
-    RESTS_SHARE,
-)
+from kcover_ebpf.tunables.certainty import HABITS_NS, KNOWN_PASSES, RESTS_PASSES, RESTS_SHARE
 from kcover_ebpf.tunables.diagnosis import (
     FABRIC_FLOOR,
     LEAD_RESTS_NS,
     PEER_BYTES_FLOOR,
-    SLOWED_BY_QUOTA_SHARE,
+    STARVED_SHARE,
 )
 
 _MOST_THREADS = 4096
@@ -246,7 +241,7 @@ class ProcessHistory:
     @property
     def naps_while_healthy(self) -> bool:
         """True if it napped while the job was healthy: that is how it waits."""
-        return self.napping_passes >= NAPS_KNOWN_PASSES
+        return self.napping_passes >= KNOWN_PASSES
 
     def rests_since(self, now_ns: int) -> int | None:
         """Since when its first thread sleeps, if long enough that another thread may train; else None."""
@@ -362,7 +357,7 @@ class ProcessHistory:
         self.cpu_share = (totals.cpu_ns - before.cpu_ns) / interval_ns
         faults = totals.major_faults - before.major_faults
         self.major_fault_rate = faults * NS / interval_ns
-        throttled = totals.throttled_ns - before.throttled_ns >= SLOWED_BY_QUOTA_SHARE * interval_ns
+        throttled = totals.throttled_ns - before.throttled_ns >= STARVED_SHARE * interval_ns
         since_ns = (
             before.boottime_ns if self.throttled_since_ns is None else self.throttled_since_ns
         )

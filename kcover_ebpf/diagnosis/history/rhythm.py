@@ -15,14 +15,9 @@ from kcover_ebpf.diagnosis.history.sampled_call import FoundWaits, is_timed, pol
 from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.tunables.certainty import (
-    BACKGROUND_CPUS,
-    BACKGROUND_INTERVALS,
-    EFFORT_FACTOR,
-    EFFORT_INTERVAL_NS,
-    PLACES_KEPT,
-)
+from kcover_ebpf.tunables.certainty import BACKGROUND_CPUS, EFFORT_FACTOR
 from kcover_ebpf.tunables.diagnosis import MOVE_SHARE
+from kcover_ebpf.tunables.sampling import BACKGROUND_INTERVALS, EFFORT_INTERVAL_NS, PLACES_KEPT
 
 _Place = tuple[int, int]
 """(system call, user stack pointer) of a timed wait."""

@@ -10,14 +10,14 @@ from kcover_ebpf.facts.host import WAKING_KINDS, ThreadReading
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.tunables.certainty import (
-    USUAL_CALLS_SAMPLES,
+    KNOWN_PASSES,
     USUAL_SHARE,
     USUAL_SPAN_NS,
     USUAL_UNSEEN_NS,
     USUAL_WAIT_NS,
     USUAL_WAITS,
 )
-from kcover_ebpf.tunables.diagnosis import LONGEST_PASS_NS
+from kcover_ebpf.tunables.sampling import LONGEST_PASS_NS
 
 HELD = (TaskState.STOPPED, TaskState.FROZEN)
 """States in which a signal or a freezer keeps a thread from running."""
@@ -203,7 +203,7 @@ class UsualWaits:
 
     def lacks(self, call: int) -> bool:
         """True if enough samples over a long time show the thread, and none of them asleep in this call."""
-        is_known = self._samples >= USUAL_CALLS_SAMPLES and self._seen_ns >= USUAL_SPAN_NS
+        is_known = self._samples >= KNOWN_PASSES and self._seen_ns >= USUAL_SPAN_NS
         return is_known and call not in self._calls
 
     def _in_call(self, call: int, first_ns: int) -> FoundWaits:

@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Iterable
 
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
-from kcover_ebpf.tunables.certainty import SENDERS_EVERY, SENDS_ALIKE_PASSES, SENDS_ALIKE_SHARE
+from kcover_ebpf.tunables.certainty import KNOWN_PASSES, SENDS_ALIKE_SHARE
 from kcover_ebpf.tunables.diagnosis import PAYLOAD_PASSES, SEND_LEAD_NS
+from kcover_ebpf.tunables.sampling import SENDERS_EVERY
 
 _PASSES_KEPT = 64
 
@@ -26,7 +27,7 @@ class Senders:
     def observe(self, ranks: Iterable[ProcessHistory]) -> None:
         """Take one pass of a healthy training."""
         self._passes += 1
-        if self._passes % SENDERS_EVERY and len(self._alike) >= SENDS_ALIKE_PASSES:
+        if self._passes % SENDERS_EVERY and len(self._alike) >= KNOWN_PASSES:
             return
         sent = [_sent_ns(rank) for rank in ranks]
         if len(sent) > 1 and any(sent):
@@ -35,7 +36,7 @@ class Senders:
     @property
     def are_alike(self) -> bool | None:
         """True if they send at the same time; None while unknown, or if at most one rank is here."""
-        if len(self._alike) < SENDS_ALIKE_PASSES:
+        if len(self._alike) < KNOWN_PASSES:
             return None
         return sum(self._alike) >= SENDS_ALIKE_SHARE * len(self._alike)
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
-from kcover_ebpf.tunables.diagnosis import REMEMBERED_STACKS, SAME_STACK_SHARE
+from kcover_ebpf.tunables.diagnosis import SAME_STACK_SHARE
+from kcover_ebpf.tunables.sampling import REMEMBERED_STACKS
 
 _ANSWERED = 1024
 """Cached comparisons of a stack with all remembered ones (0.5 ms each): a rank and its loaders have a few dozen."""

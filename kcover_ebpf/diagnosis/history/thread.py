@@ -23,22 +23,24 @@ from kcover_ebpf.diagnosis.history.wait_exits import WaitExits
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.ids import NS
-from kcover_ebpf.tunables.certainty import EFFORT_INTERVAL_NS
 from kcover_ebpf.tunables.diagnosis import (
     BUSY_SHARE,
-    CODE_WORDS_FRESH_NS,
     LIBRARY_WAITS_IN_A_ROW,
-    LONGEST_PASS_NS,
     LOOP_VALUES_SHARE,
     MOVE_SHARE,
     NAP_CPU_NS,
     NAPS_PER_S,
     POLLS_FOR_SPIN,
-    REGISTER_SAMPLES,
     REGISTER_SAMPLES_NEEDED,
-    REGISTERS_CHANGED_NS,
     WORK_SHARE,
     WORK_SIGNS,
+)
+from kcover_ebpf.tunables.sampling import (
+    CODE_WORDS_FRESH_NS,
+    EFFORT_INTERVAL_NS,
+    LONGEST_PASS_NS,
+    REGISTER_SAMPLES,
+    REGISTERS_CHANGED_NS,
 )
 
 

@@ -13,11 +13,11 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import NS, Inode
 from kcover_ebpf.tunables.diagnosis import (
-    HABIT_PASSES,
+    PAYLOAD_PASSES,
     PAYLOAD_RATE,
     START_UP_BYTES,
+    STORAGE_RATE,
     STREAM_RATE,
-    TRANSFER_RATE,
 )
 
 _RTO_MIN_S = 0.2
@@ -36,7 +36,7 @@ class _Connection:
     through_ns: int = 0
     """Last pass in which a byte got through; 0: never."""
     transfer_ns: int = 0
-    """Start of the last pass in which it moved at `TRANSFER_RATE`; 0: never."""
+    """Start of the last pass in which it moved at `STORAGE_RATE`; 0: never."""
     broken_ns: int = 0
     """Since when its retransmissions are unanswered; 0 if they are not."""
 
@@ -83,10 +83,10 @@ class Traffic:
         began_ns, period_ns = now_ns - period_ns, max(period_ns, NS)
         for fd, moved in self._moved.items():
             link = self._links[fd]
-            at_work = moved * NS >= TRANSFER_RATE * period_ns
+            at_work = moved * NS >= STORAGE_RATE * period_ns
             if at_work:
                 link.transfer_ns = began_ns
-            is_little = TRANSFER_RATE // 4 * period_ns <= moved * NS <= STREAM_RATE * period_ns
+            is_little = STORAGE_RATE // 4 * period_ns <= moved * NS <= STREAM_RATE * period_ns
             if healthy and is_little and len(self._steady) < _MOST_REMOTES:
                 self._steady[link.remote] += 1
             elif at_work and moved * NS > STREAM_RATE * period_ns:
@@ -105,7 +105,7 @@ class Traffic:
             self.payload_hosts[host] += 1
 
     def _note_talk(self, connection: _Connection) -> None:
-        if connection.talk_passes < HABIT_PASSES and len(self._remotes) < _MOST_REMOTES:
+        if connection.talk_passes < PAYLOAD_PASSES and len(self._remotes) < _MOST_REMOTES:
             connection.talk_passes += 1
             self._remotes[connection.remote] += 1
 
@@ -131,12 +131,12 @@ class Traffic:
 
     def is_habit(self, sample: SocketSample) -> bool:
         """True if the process exchanged bytes with this address all along while it trained: that explains no wait."""
-        return self._remotes[sample.remote] >= HABIT_PASSES
+        return self._remotes[sample.remote] >= PAYLOAD_PASSES
 
     def is_stream(self, sample: SocketSample) -> bool:
         """True if a few bytes move to or from this address all the time: telemetry, which explains no wait."""
         steady = self._steady[sample.remote]
-        return steady >= HABIT_PASSES and 2 * steady >= self.learned_passes
+        return steady >= PAYLOAD_PASSES and 2 * steady >= self.learned_passes
 
     def _link(self, sample: SocketSample) -> _Connection | None:
         link = self._links.get(sample.fd)

@@ -14,7 +14,8 @@ from statistics import median
 from kcover_ebpf.diagnosis.history.code_map import Code
 from kcover_ebpf.facts.kernel import ThreadSample
 from kcover_ebpf.ids import NS
-from kcover_ebpf.tunables.certainty import WAIT_EXIT_SHARE, WAIT_EXIT_SLEEPS, WAIT_EXITS_KEPT
+from kcover_ebpf.tunables.certainty import WAIT_EXIT_SHARE, WAIT_EXIT_SLEEPS
+from kcover_ebpf.tunables.sampling import WAIT_EXITS_KEPT
 
 _ON_CPU = frozenset({Code.DEVICE, Code.COLLECTIVE})
 """MPI sleeps between two polls for messages if it has fewer CPUs than ranks."""

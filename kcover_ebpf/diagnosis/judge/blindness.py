@@ -11,8 +11,8 @@ from kcover_ebpf.ids import NS
 from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.tunables.diagnosis import (
     BLINDNESS_REPORTED_NS,
-    MISSED_REST_NS,
     PROCESS_SAMPLED_WITHIN_NS,
+    TWO_PASSES_NS,
 )
 
 _MOST_WITHOUT_TOTALS = CALM_EVERY + 2
@@ -32,7 +32,7 @@ class Sight:
         # the first gap is over when it is noticed: a node that was suspended is not blind afterwards
         if from_ns > self._until_ns:
             self._since_ns = now_ns
-        self._until_ns, self.reason = now_ns + MISSED_REST_NS, reason
+        self._until_ns, self.reason = now_ns + TWO_PASSES_NS, reason
 
     def is_blind(self, now_ns: int) -> bool:
         """True while silence means nothing, because facts were missed or are too recent."""

@@ -10,11 +10,10 @@ from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.tunables.diagnosis import (
-    DEVICE_WAIT_FACTOR,
-    DEVICE_WAIT_FLOOR_S,
-    DEVICE_WAIT_HUNG_S,
+    CYCLE_FACTOR,
+    CYCLE_FLOOR_S,
     DEVICE_WAIT_OTHERS,
-    DEVICE_WAIT_UNLEARNED_S,
+    LONGEST_STEP_S,
 )
 
 
@@ -45,11 +44,10 @@ def all_wait(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | 
     """
     silent_s = min(rank_snapshot.age_s for rank_snapshot in ranks)
     needed_s = max(
-        DEVICE_WAIT_FLOOR_S,
-        DEVICE_WAIT_FACTOR
-        * max(snapshot.threshold_s(rank_snapshot.pid) for rank_snapshot in ranks),
+        CYCLE_FLOOR_S,
+        CYCLE_FACTOR * max(snapshot.threshold_s(rank_snapshot.pid) for rank_snapshot in ranks),
     )
-    if silent_s < (needed_s if snapshot.cadence_known else max(DEVICE_WAIT_UNLEARNED_S, needed_s)):
+    if silent_s < (needed_s if snapshot.cadence_known else max(LONGEST_STEP_S, needed_s)):
         return None
     on_device = sum(rank_snapshot.state is State.ON_DEVICE for rank_snapshot in ranks)
     text = (
@@ -66,7 +64,7 @@ def all_wait(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | 
         if idle := _network_threads(rank, ranks):
             kind = VerdictKind.UNKNOWN if _may_come(snapshot, rank, silent_s) else VerdictKind.HUNG
             return blame(snapshot, kind, Cause.NOT_IN_COLLECTIVE, rank, [*idle, *found])
-    kind = VerdictKind.HUNG if silent_s >= DEVICE_WAIT_HUNG_S else VerdictKind.UNKNOWN
+    kind = VerdictKind.HUNG if silent_s >= LONGEST_STEP_S else VerdictKind.UNKNOWN
     return Finding(kind, Cause.DEVICE_WAIT, since_ns, evidence=tuple(found), victims=victims)
 
 

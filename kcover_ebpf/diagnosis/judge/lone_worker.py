@@ -13,7 +13,7 @@ from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, VerdictKind
-from kcover_ebpf.tunables.diagnosis import INERT_S, LONE_FACTOR, LONE_FLOOR_S
+from kcover_ebpf.tunables.diagnosis import CYCLE_FACTOR, INERT_S, LONE_FLOOR_S
 
 _ADVICE = (
     "not known: whether that ends (an evaluation, a checkpoint in memory and an endless loop look alike); "
@@ -56,7 +56,7 @@ def report(
 
 
 def _named_after_s(snapshot: JobSnapshot, floor_s: float) -> float:
-    return max(floor_s, LONE_FACTOR * _threshold_s(snapshot))
+    return max(floor_s, CYCLE_FACTOR * _threshold_s(snapshot))
 
 
 def _threshold_s(snapshot: JobSnapshot) -> float:

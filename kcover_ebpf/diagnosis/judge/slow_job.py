@@ -13,8 +13,13 @@ from kcover_ebpf.diagnosis.waits.classify import shares_shortage
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.rank_snapshot import RankPace
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
-from kcover_ebpf.tunables.diagnosis import STARVED_SHARE, SWAPPING_PER_S, THROTTLED_ALONE_NS
-from kcover_ebpf.tunables.links import LOSS_RATE_AT_FULL_SPEED_PER_S, LOSS_RATE_PER_S
+from kcover_ebpf.tunables.diagnosis import STARVED_SHARE
+from kcover_ebpf.tunables.links import LOSS_RATE_PER_S
+from kcover_ebpf.tunables.stragglers import (
+    LOSS_RATE_AT_FULL_SPEED_PER_S,
+    SWAPPING_PER_S,
+    THROTTLED_ALONE_NS,
+)
 
 
 def slowness(

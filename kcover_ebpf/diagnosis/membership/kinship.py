@@ -24,12 +24,8 @@ from kcover_ebpf.diagnosis.membership.rank_numbers import is_one_process
 from kcover_ebpf.diagnosis.membership.roles import SPAWNED
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.roles import Role
-from kcover_ebpf.tunables.diagnosis import (
-    CANDIDATES_PASSES,
-    STARTER_LEARNED_PASSES,
-    STARTER_PASSES,
-    STARTER_RESTS_NS,
-)
+from kcover_ebpf.tunables.diagnosis import LEAD_RESTS_NS, STARTER_PASSES
+from kcover_ebpf.tunables.sampling import CANDIDATES_PASSES, STARTER_LEARNED_PASSES
 
 _Views = Mapping[Pid, ProcessHistory]
 _DIGITS = str.maketrans("", "", "0123456789")
@@ -86,8 +82,8 @@ class Kinship:
         for pid in self.candidates(views):
             member = views[pid].membership
             owner = views.get(member.owner) if member is not None and member.owner else None
-            rests = owner is not None and now_ns - _moved_ns(owner) > STARTER_RESTS_NS
-            if rests and now_ns - _moved_ns(views[pid]) <= STARTER_RESTS_NS:
+            rests = owner is not None and now_ns - _moved_ns(owner) > LEAD_RESTS_NS
+            if rests and now_ns - _moved_ns(views[pid]) <= LEAD_RESTS_NS:
                 found.append(pid)
         return found
 

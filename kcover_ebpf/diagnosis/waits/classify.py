@@ -25,7 +25,7 @@ from kcover_ebpf.ids import NS
 from kcover_ebpf.model.process_state import STOPPED, Effort, State
 from kcover_ebpf.model.rank_snapshot import EffortRates, RankSnapshot, exit_text
 from kcover_ebpf.model.roles import Role
-from kcover_ebpf.tunables.certainty import CERTAIN_RATE, EFFORT_FACTOR, RETRIES_AFTER_S
+from kcover_ebpf.tunables.certainty import EFFORT_FACTOR, RETRIES_AFTER_S
 from kcover_ebpf.tunables.diagnosis import (
     BUSY_SHARE,
     EFFORT_WINDOW_NS,
@@ -35,6 +35,8 @@ from kcover_ebpf.tunables.diagnosis import (
     THROTTLED_SHARE,
 )
 
+CERTAIN = 1e6
+"""Rate of an effort that needs no comparison, because the lead thread itself waits for it: above that of any peer."""
 _STOPPED_STATE = {
     TaskState.STOPPED: State.STOPPED,
     TaskState.FROZEN: State.FROZEN,
@@ -253,7 +255,7 @@ def _efforts(
     if wait.state is State.STORAGE:
         # the call itself is the wait, so there is nothing to compare it with
         moves = not wait.proven and _moves_in_call(process, readings, context)
-        effort, rate = (Effort.STORAGE, CERTAIN_RATE) if moves else (None, 0.0)
+        effort, rate = (Effort.STORAGE, CERTAIN) if moves else (None, 0.0)
     else:
         own = _own_effort(process, since_ns, context)
         effort, rate = _of_children(process, working, wait) if own is None else own
@@ -271,7 +273,7 @@ def _of_children(
     awaited = any(
         child.pid in wait.waits_for or _may_release(process, child, wait) for child in working
     )
-    return Effort.CHILDREN, CERTAIN_RATE if awaited else float(len(working))
+    return Effort.CHILDREN, CERTAIN if awaited else float(len(working))
 
 
 def _working_children(
@@ -339,7 +341,7 @@ def _own_effort(
         for sample in context.ends.outside(process)
     ):
         # a checkpoint that is uploaded, or a shard that is fetched: a store on the network
-        return Effort.STORAGE, CERTAIN_RATE
+        return Effort.STORAGE, CERTAIN
     return None
 
 

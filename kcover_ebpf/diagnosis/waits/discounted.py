@@ -12,7 +12,6 @@ from kcover_ebpf.facts.kernel import TaskState
 from kcover_ebpf.model.discounted import Discounted
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.roles import Role
-from kcover_ebpf.tunables.certainty import EFFORT_STEP
 from kcover_ebpf.tunables.diagnosis import EFFORT_WINDOW_NS
 
 
@@ -65,7 +64,7 @@ def _of_child(
     elif lead.burning_since_ns is not None:
         if lead.spins_in_place:
             yield Discounted.CHILD_SPINS
-    elif max(efforts.most(recent_ns, recent_ns)) >= EFFORT_STEP:
+    elif max(efforts.most(recent_ns, recent_ns)) >= 1.0:
         yield Discounted.CHILD_USUAL
     elif child_process.rhythm.is_known and child_process.rhythm.unusual_ns <= recent_ns:
         yield Discounted.CHILD_WAKES

@@ -24,14 +24,11 @@ from kcover_ebpf.tunables.certainty import (
     TIMER_UNSEEN_NS,
     USUAL_FACTOR,
 )
-from kcover_ebpf.tunables.diagnosis import (
-    EFFORT_WINDOW_NS,
-    OPEN_QUESTION_NS,
-    SLEEP_CAP_S,
-    SOCKET_TICK_NS,
-)
+from kcover_ebpf.tunables.diagnosis import EFFORT_WINDOW_NS, OPEN_QUESTION_NS, SLEEP_CAP_S
 from kcover_ebpf.tunables.links import LOST_BACKOFF
 
+_TICK_NS = 10_000_000
+"""Nanoseconds of the longest tick in which the kernel counts the times of a socket (CONFIG_HZ=100)."""
 TIMER, STORAGE, SERVICE, STREAM = "timer", "storage", "service", "another program"
 TIMED = "a wait with a time-out"
 """At a futex or in a poll: what it waits for may come before, so it is no sleep; and collectives may have one."""
@@ -244,6 +241,4 @@ def _owes_answer(sample: SocketSample, now_ns: int) -> bool:
     if sample.backoff >= LOST_BACKOFF:
         return False
     asked_ns = sample.last_send_ns
-    return (
-        asked_ns > sample.last_receive_ns + SOCKET_TICK_NS and now_ns - asked_ns >= OPEN_QUESTION_NS
-    )
+    return asked_ns > sample.last_receive_ns + _TICK_NS and now_ns - asked_ns >= OPEN_QUESTION_NS

@@ -1,79 +1,83 @@
-"""The run that shows how much verdicts depend on thresholds that were chosen."""
+"""The run that shows what a number that decides changes if it is halved or doubled."""
 
 from __future__ import annotations
 
-import ast
-import itertools
-from pathlib import Path
-from types import ModuleType
+from typing import Any
 
-from bench.tapebench.thresholds import CHOSEN, compared, markdown, play, runs_left, summary
-from kcover_ebpf.tunables import certainty, diagnosis
+from bench.tapebench.deciding import Number
+from bench.tapebench.thresholds import markdown, moved, played, runs_left, tapes
 
-SHIPPED = {
-    "hours": 2.0,
-    "ended": 0,
-    "faults": 1,
-    "right": 1,
-    "wrong": 0,
-    "tapes": {"a 1 ": [{}, None, None, 10], "b 1 stop": [{"HUNG": 1}, "HUNG", [3], 5]},
+FAULT = {
+    "shape": "a",
+    "seed": 1,
+    "fault": "stop",
+    "rank": 3,
+    "named": [3],
+    "detected_s": 3.0,
+    "text": "HUNG stopped",
+    "certainty": "proven",
+    "acts_s": 5.0,
+    "passes": 10,
 }
+HEALTHY = {"shape": "b", "seed": 1, "fault": "", "hours": 0.3, "passes": 9, "reported": {}}
 
 
-def documented(module: ModuleType) -> dict[str, str]:
-    """Each tunable of a module with its docstring."""
-    body = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")).body
-    return {
-        target.id: statement.value.value
-        for one, statement in itertools.pairwise(body)
-        if isinstance(one, ast.Assign) and isinstance(statement, ast.Expr)
-        for target in one.targets
-        if isinstance(target, ast.Name)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    }
-
-
-def test_chosen__is_every_threshold_of_the_judge_without_a_measurement() -> None:
-    texts = documented(diagnosis) | documented(certainty)
-    chosen = {name for name, text in texts.items() if "Chosen" in text or "chosen by hand" in text}
-    # the rate of the prior is chosen with its shape, below which the reason is
-    assert chosen | {"PRIOR_RATE_PER_H", "PRIOR_SHAPE"} == set(CHOSEN)
-    assert len(CHOSEN) == len(set(CHOSEN)) <= 60
+def with_change(**change: Any) -> dict[str, int]:
+    """What moved on one faulty tape, besides the detail that something did."""
+    found = moved([FAULT | change], [FAULT])
+    assert found.pop("detail", 0) == bool(change)
+    return found
 
 
 def test_runs_left__what_the_file_has_is_not_played_again() -> None:
-    assert runs_left((), ("A",)) == [("as shipped", 1.0), ("A", 0.5), ("A", 2.0)]
+    number = Number("diagnosis", "A", "1.0", ("judge",))
+    assert runs_left((), [number]) == [(number, 0.5), (number, 2.0)]
     done = [{"threshold": "as shipped", "factor": 1.0}, {"threshold": "A", "factor": 0.5}]
-    assert runs_left(done, ("A",)) == [("A", 2.0)]
+    assert runs_left(done, [number]) == [(number, 2.0)]
 
 
-def test_compared__a_verdict_and_a_pass_that_differ_are_counted_apart() -> None:
-    other = SHIPPED | {
-        "ended": 1,
-        "tapes": {"a 1 ": [{}, "HUNG", None, 12], "b 1 stop": [{"HUNG": 1}, "HUNG", [3], 6]},
-    }
-    line = compared("X", 2.0, other, SHIPPED)
-    assert (line["ended"], line["verdicts_differ"], line["passes_differ"]) == (1, 1, 2)
-    assert compared("X", 1.0, SHIPPED, SHIPPED)["passes_differ"] == 0
-    assert "| `X` | 2 | 2.0 | 1 | 1 | 1 | 0 | 1 | 2 |" in markdown([line])
+def test_moved__each_kind_of_change_is_counted() -> None:
+    assert with_change() == {}
+    assert with_change(passes=11, detected_s=3.9, acts_s=5.9) == {}
+    assert with_change(detected_s=None, named=[]) == {"missed": 1}
+    assert with_change(named=[1, 3]) == {"wrong rank": 1}
+    assert with_change(named=[]) == {"other rank": 1}
+    assert with_change(certainty="inferred", acts_s=90.0) == {"other certainty": 1}
+    assert with_change(acts_s=None) == {"other acts_at": 1}
+    assert with_change(detected_s=4.5) == {"later": 1}
+    assert with_change(detected_s=1.5, text="HUNG frozen") == {"other cause": 1, "sooner": 1}
+    assert moved([FAULT], [FAULT | {"detected_s": None}]) == {"found": 1, "detail": 1}
 
 
-def test_summary__another_rank_named_beside_the_right_one_is_wrong() -> None:
-    fault = {"shape": "s", "seed": 1, "fault": "stop", "rank": 2}
-    lines = [
-        fault | {"named": [2]},
-        fault | {"seed": 2, "named": [1, 2]},
-        fault | {"seed": 3, "named": []},
-        {"shape": "s", "seed": 1, "fault": "", "hours": 0.5, "shutdown": "HUNG"},
+def test_moved__a_healthy_job_that_is_ended_or_reported() -> None:
+    ended = HEALTHY | {"shutdown": "HUNG stopped", "reported": {"HUNG stopped names a rank": 1}}
+    assert moved([ended], [HEALTHY]) == {"healthy ended": 1, "healthy reported": 1, "detail": 1}
+    loading = HEALTHY | {"reported": {"WORKING loading": 2}}
+    assert moved([loading], [HEALTHY]) == {"detail": 1}
+
+
+def test_tapes__every_fault_and_every_kind_of_waiting_is_among_them() -> None:
+    faults = [work[2] for work in tapes()]
+    assert len(set(faults) - {""}) == 11
+    assert len({work[0] for work in tapes("life-*") if not work[2]}) == 10
+    assert list(tapes()) == list(tapes())
+
+
+def test_markdown__one_row_for_each_number_with_what_moved() -> None:
+    shipped = {"threshold": "as shipped", "factor": 1.0, "faulty": 2, "missed": 0, "wrong": 0}
+    lines: list[dict[str, Any]] = [
+        shipped | {"healthy": 1, "hours": 0.3, "ended": 0},
+        {"threshold": "VICTIM_S", "factor": 0.5, "moved": {"later": 3, "detail": 4}},
+        {"threshold": "VICTIM_S", "factor": 2.0, "moved": {"detail": 4}},
+        {"threshold": "INERT_S", "factor": 0.5, "moved": {}},
     ]
-    found = summary(lines)
-    assert (found["faults"], found["right"], found["wrong"]) == (3, 1, 1)
-    assert (found["hours"], found["ended"]) == (0.5, 1)
+    page = markdown(lines)
+    assert "| `VICTIM_S` | `0.4` | judge | 3 later | same |" in page
+    assert "| `INERT_S` | `8.0` | judge | untouched | - |" in page
 
 
-def test_play__a_changed_threshold_changes_what_the_judge_does() -> None:
-    words = ["--hours=0.3", "--fault-rounds=0", "--seed=3"]
-    shipped, never = play("TRAINING_SIGNS", 1.0, words), play("TRAINING_SIGNS", 1e6, words)
+def test_played__a_changed_number_changes_what_the_judge_does() -> None:
+    signs = Number("diagnosis", "TRAINING_SIGNS", "8", ("clock",))
+    shipped, never = played(None, 1.0, "slow-start"), played(signs, 1e6, "slow-start")
     assert len(shipped) == len(never) > 0
     assert shipped != never

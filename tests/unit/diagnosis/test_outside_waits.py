@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.diagnosis.decisions import decide
+from kcover_ebpf.diagnosis.waits.classify import CERTAIN
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.ids import NS, Inode, Pid
 from kcover_ebpf.model.process_state import Effort, State
 from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.settings import Act, Policy
-from kcover_ebpf.tunables.certainty import CERTAIN_RATE
 from kcover_ebpf.tunables.diagnosis import LONE_FLOOR_S
 from tests.unit.support.outside_waits import passes
 from tests.unit.support.scripted_job import LOCK, Proc, Stage, all_wait, pipe, trained
@@ -157,7 +157,7 @@ def test_outside_waits__an_upload_needs_no_comparison_whatever_was_written_befor
     mover.io_bytes_s = 0
     upload(stage, found, mover, 10)
     rank = stage.job.snapshot().processes[Pid(mover.pid)]
-    assert (rank.effort, rank.effort_rate) == (Effort.STORAGE, CERTAIN_RATE)
+    assert (rank.effort, rank.effort_rate) == (Effort.STORAGE, CERTAIN)
 
 
 def telemetry(stage: Stage, count: int, ranks: Sequence[int] = range(4), **more: object) -> None:

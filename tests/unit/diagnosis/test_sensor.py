@@ -29,8 +29,8 @@ from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.model.verdict import Verdict, VerdictKind, WaitRow
 from kcover_ebpf.settings import Act, Settings
 from kcover_ebpf.trace import passes
-from kcover_ebpf.tunables.diagnosis import BASELINE_EAGER_NS
 from kcover_ebpf.tunables.host import SUSPICIOUS_SPREAD
+from kcover_ebpf.tunables.sampling import BASELINE_EAGER_NS
 from kcover_ebpf.tunables.stragglers import SLOT_SPREAD_S
 from kcover_ebpf.watching.judging import InputRecorder
 from kcover_ebpf.watching.loop import Sensor

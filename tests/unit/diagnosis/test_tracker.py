@@ -9,7 +9,7 @@ from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.facts.logs import LogSeen
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.verdict import Cause, Culprit, VerdictKind
-from kcover_ebpf.tunables.certainty import ACTS_MOVED_S
+from kcover_ebpf.tunables.sampling import ACTS_MOVED_S
 from tests.unit.support.scripted_job import BARRIER, LOCK, Stage, all_wait, trained
 from tests.unit.support.seen_verdicts import not_working
 

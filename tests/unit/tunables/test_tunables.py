@@ -21,8 +21,13 @@ NVIDIAS = "beside the limits of NVIDIA that it belongs to"
 
 # file:name -> why it is no tunable
 NO_TUNABLE = {
+    "diagnosis/clock/job_memory.py:_MOST_S": "a bound of the format",
+    "diagnosis/clock/silences.py:_MOST_S": "a bound of the format",
+    "diagnosis/clock/silences.py:_MOST_OBSERVED_S": "a bound of the format",
     "diagnosis/evidence/evidence.py:_SHOWN_S": "which reading of NVML a sentence may quote",
     "diagnosis/history/traffic.py:_RTO_MIN_S": "a constant of the kernel",
+    "diagnosis/wait_table.py:_GIVES_UP_S": "defaults of frameworks",
+    "diagnosis/waits/helpers.py:_TICK_NS": "a constant of the kernel",
     "api/agent_lease.py:_MOST_VALID_S": "a bound of the format",
     "api/rfc3339.py:_LEAST_S": "a bound of the format",
     "api/rfc3339.py:_MOST_S": "a bound of the format",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kcover_ebpf.diagnosis.clock.pass_slots import SLOT_S, moment_s, next_pause_s, slot_of
 from kcover_ebpf.ids import NS
-from kcover_ebpf.tunables.diagnosis import PAYLOAD_RATE_NS
+from kcover_ebpf.tunables.sampling import PAYLOAD_RATE_NS
 
 SLOTS = st.integers(0, 10**10)
 

@@ -7,7 +7,7 @@ import pytest
 from kcover_ebpf.diagnosis.history.rhythm import Rhythm
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.ids import NS
-from kcover_ebpf.tunables.certainty import PLACES_KEPT
+from kcover_ebpf.tunables.sampling import PLACES_KEPT
 from tests.unit.support.thread_samples import POLL, READ, TABLE, sample, seen
 
 SLEEP = 230
