@@ -1,4 +1,4 @@
-"""Tunables of sampling: how closely a job is observed, how fresh samples must be, what is kept and reported; with reasons.
+"""Tunables of sampling: how closely a job is observed, how fresh samples are, what is kept and reported; with reasons.
 
 They say when and how much is seen and reported, and not what follows from it. `bench/tapebench/thresholds` shows what
 each changes.
