@@ -75,6 +75,8 @@ class ProcessHistory:
     """Since when its control group's CPU quota keeps it off the CPU most of the time; None while it does not."""
     passes_without_totals: int = 0
     """Passes since the one with its last totals."""
+    sides_sampled_ns: int = 0
+    """Boottime of the last sample of a side thread; one at rest is not sampled again. 0 before the first."""
     peer_bytes_ns: int = 0
     """Last time that more than heartbeats went over its connections; 0 before the first."""
     longest_quiet_ns: int = 0
@@ -262,6 +264,8 @@ class ProcessHistory:
     def on_thread(self, sample: ThreadSample, table: SyscallTable) -> bool:
         """Take a sample; True if it shows progress of the lead thread."""
         thread = self.threads.get(sample.tid)
+        if not self._represents(sample.tid):
+            self.sides_sampled_ns = sample.boottime_ns
         if thread is None and len(self.threads) >= _MOST_THREADS:
             self._forget_threads()
         if thread is None:

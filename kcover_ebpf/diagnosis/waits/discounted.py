@@ -41,7 +41,7 @@ def _of_threads(
     burns = lead is not None and lead.burning_since_ns is not None
     if burns and wait in (State.PEERS, State.ON_DEVICE):
         yield Discounted.LEAD_SPINS
-    for thread in process.side_threads:
+    for thread in process.side_threads if process.sides_sampled_ns >= since_ns else ():
         if thread.burning_since_ns is not None and (thread.waits_in or thread.waits_busily):
             yield Discounted.SIDES_SPIN
         if thread.naps_since_ns is not None and thread.naps_since_ns < since_ns:

@@ -88,7 +88,8 @@ def wakes_as_usual(process: ProcessHistory, began_ns: int, context: ClassifyCont
 
 def _recent(process: ProcessHistory, since_ns: int) -> Iterator[ThreadHistory]:
     """The side threads that came to where they are since then, and do not just nap as before."""
-    for thread in process.side_threads:
+    # of thousands of threads at rest none has come since
+    for thread in process.side_threads if process.sides_sampled_ns >= since_ns else ():
         naps_ns = thread.naps_since_ns
         if thread.sample.idle_since_ns >= since_ns and (naps_ns is None or naps_ns >= since_ns):
             yield thread
