@@ -159,7 +159,8 @@ class UsualWaits:
     """System call -> waits in it."""
     _calls: set[int] = field(default_factory=set)
     """System calls in which it was ever found asleep, however short the sleep."""
-    _samples: int = 0
+    _asleep: int = 0
+    """Samples that found it asleep."""
     _first_ns: int = 0
     _seen_ns: int = 0
     """Nanoseconds from the first of these samples to the last."""
@@ -169,9 +170,8 @@ class UsualWaits:
 
     def observe(self, sample: ThreadSample, moved_ns: int) -> None:
         """Take its position; its rank last moved data at the boottime `moved_ns`."""
-        self._note_sample(moved_ns)
         if sample.state is TaskState.SLEEPING:
-            self._calls.add(sample.syscall)
+            self._note_asleep(sample, moved_ns)
         if sample.idle_since_ns != self._idle_since_ns:
             self._count, self._idle_since_ns = self._count + 1, sample.idle_since_ns
             self._is_counted = False
@@ -188,22 +188,23 @@ class UsualWaits:
 
         The length is not observed: up to `USUAL_UNSEEN_NS`, it may be one wait since it was found there before.
         """
-        self._note_sample(moved_ns)
         if sample.state is not TaskState.SLEEPING:
             return
-        self._calls.add(sample.syscall)
+        self._note_asleep(sample, moved_ns)
         waits = self._in_call(sample.syscall, sample.boottime_ns)
         unseen_ns = min(moved_ns - waits.last_ns, USUAL_UNSEEN_NS)
         waits.longest_ns, waits.last_ns = max(waits.longest_ns, unseen_ns), moved_ns
         self._count, waits.count = self._count + 1, waits.count + 1
 
-    def _note_sample(self, moved_ns: int) -> None:
+    def _note_asleep(self, sample: ThreadSample, moved_ns: int) -> None:
+        # one that wants a CPU and gets none would be found asleep on another machine: it shows nothing
+        self._calls.add(sample.syscall)
         self._first_ns = self._first_ns or moved_ns
-        self._samples, self._seen_ns = self._samples + 1, moved_ns - self._first_ns
+        self._asleep, self._seen_ns = self._asleep + 1, moved_ns - self._first_ns
 
     def lacks(self, call: int) -> bool:
-        """True if enough samples over a long time show the thread, and none of them asleep in this call."""
-        is_known = self._samples >= KNOWN_PASSES and self._seen_ns >= USUAL_SPAN_NS
+        """True if enough samples over a long time found the thread asleep, and none of them in this call."""
+        is_known = self._asleep >= KNOWN_PASSES and self._seen_ns >= USUAL_SPAN_NS
         return is_known and call not in self._calls
 
     def _in_call(self, call: int, first_ns: int) -> FoundWaits:

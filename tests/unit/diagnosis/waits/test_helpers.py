@@ -60,28 +60,35 @@ def test_helpers__so_does_a_child_that_was_begun_for_it(
 
 
 @pytest.mark.parametrize(
-    ("slept_before", "known_s", "believed"),
-    [(False, 50, True), (False, 16, True), (True, 50, False), (False, 5, False)],
+    ("before", "known_s", "believed"),
+    [
+        (("read",), 50, True),
+        (("read",), 16, True),
+        (("nap", *["read"] * 7), 50, False),
+        (("read",), 5, False),
+        (("wants a CPU",), 50, False),
+    ],
 )
 def test_helpers__so_does_a_thread_that_sleeps_where_it_never_did_while_its_rank_trained(
-    slept_before: bool, known_s: int, believed: bool
+    before: tuple[str, ...], known_s: int, believed: bool
 ) -> None:
     stage = trained()
 
-    def feed(call: int, lasts_ns: int) -> None:
+    def feed(what: str, lasts_ns: int) -> None:
         begun_ns = stage.now_ns - stage.now_ns % lasts_ns
-        sample = second_thread(stage.rank(1), TaskState.SLEEPING, begun_ns, stage.now_ns)
+        state = TaskState.RUNNING if what == "wants a CPU" else TaskState.SLEEPING
+        sample = second_thread(stage.rank(1), state, begun_ns, stage.now_ns)
+        call = scripted_job.READ if what == "read" else scripted_job.NANOSLEEP
         stage.feed(replace(sample, syscall=call))
         stage.one_pass(NS // 4)
 
     for count in range(known_s * 4):
-        naps = slept_before and count % 8 == 0
-        feed(scripted_job.NANOSLEEP if naps else scripted_job.READ, NS // 20)
+        feed(before[count % len(before)], NS // 20)
     stage.become(stage.rank(1), "futex", stack=LOCK)
     all_wait(stage, 1)
     for _ in range(60):
         # too seldom for a poll, too short for a timer
-        feed(scripted_job.NANOSLEEP, 2 * NS // 5)
+        feed("nap", 2 * NS // 5)
     assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
     assert bool(not_working(stage)) is not believed
 
