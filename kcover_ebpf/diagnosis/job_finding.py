@@ -69,7 +69,7 @@ def _failure(job: Job) -> Finding | None:
     if not failures or (waits and job.now_ns - failures[0].boottime_ns < FAILURE_SETTLE_NS):
         return None
     first = members.views.get(failures[0].pid)
-    launcher = None if first is None else members.launcher_of(first)
+    launcher = None if first is None else members.started_by(first)
     stacks, longest_s = job.attention.stacks_of(job.waiting), job.pace.longest_s
     survivors = exits.Survivors(stacks, job.senders.are_alike)
     finding = exits.judge_failure(

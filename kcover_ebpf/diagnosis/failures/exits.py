@@ -68,7 +68,7 @@ def judge_failure(
     first_process = views[first.pid]
     evidence = [Evidence(EvidenceKind.EVENT, reported(first_process, first, announcements))]
     evidence += _dumps(ranks.values())
-    restart = own_recovery(first_process, process)
+    restart = own_recovery(first_process, process, is_missed=bool(alive) or not whole)
     evidence += [] if restart is None else [restart]
     gone = gone_before(first, ranks, longest_s)
     earlier = _ended_before(announcements, first, gone, views)

@@ -16,11 +16,12 @@ _RAYLET = ("raylet",)
 
 
 def own_recovery(
-    process: ProcessHistory, launcher_process: ProcessHistory | None
+    process: ProcessHistory, launcher_process: ProcessHistory | None, *, is_missed: bool = True
 ) -> Evidence | None:
     """Evidence that an ended rank is about to be replaced, or not needed; None if nothing shows that.
 
-    `launcher_process`: the parent, if it lives: an ended one restarts nothing.
+    `launcher_process`: the parent, if it lives: an ended one restarts nothing. `is_missed`: a rank lives and waits for
+    it; if all have ended, as ranks do that are to be started again, any launcher may do that.
     """
     environ = {} if process.seen is None else process.seen.rank_environ
     text = None
@@ -30,6 +31,8 @@ def own_recovery(
             text = f"{launcher} starts failed ranks again, {left} more time(s)"
         elif launcher_process.seen is not None and program(launcher_process.seen)[:1] == _RAYLET:
             text = f"{launcher} starts them again if Ray Train asks for it (max_failures)"
+        elif not is_missed:
+            text = f"no rank is left that waits, and {launcher} may start them again"
     if text is None and (lighthouse := lighthouse_of(environ)) is not None:
         text = f"the other replica groups of torchft continue without it (lighthouse {lighthouse})"
     return None if text is None else Evidence(EvidenceKind.SINK, text)

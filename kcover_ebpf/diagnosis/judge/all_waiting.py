@@ -141,10 +141,12 @@ def _may_read_yet(snapshot: JobSnapshot) -> bool:
 def _does_not_read(
     snapshot: JobSnapshot, rank: RankSnapshot, ranks: Sequence[RankSnapshot], *, is_late: bool
 ) -> Finding:
-    # its data has arrived: the thread that should read it does not; or, as often before, not yet
+    # its data has arrived: the thread that should read it does not; or, as often before, not yet; or it first waits for
+    # a rank elsewhere
     found = [*evidence.unread(snapshot, rank), *evidence.time(rank)]
     found += evidence.peers(rank, ranks)
-    kind = VerdictKind.HUNG if is_late or not rank.known_wait else VerdictKind.UNKNOWN
+    is_stuck = snapshot.whole and (is_late or not rank.known_wait)
+    kind = VerdictKind.HUNG if is_stuck else VerdictKind.UNKNOWN
     return blame(snapshot, kind, Cause.BLOCKED_READ, rank, found)
 
 

@@ -246,6 +246,14 @@ class Members:
             above = self.views.get(above.ppid) if above.ppid is not None else None
         return None
 
+    def started_by(self, process: ProcessHistory) -> ProcessHistory | None:
+        """As `launcher_of`; once no rank lives, its living parent: without ranks a launcher is not known as one."""
+        launcher = self.launcher_of(process)
+        if launcher is not None or self.ranks or process.ppid is None:
+            return launcher
+        parent = self.views.get(process.ppid)
+        return parent if parent is not None and parent.exit is None else None
+
     def supersede_former(self) -> list[Pid]:
         """Forget the ranks of an earlier start: their launcher has started all of its living ones since.
 
