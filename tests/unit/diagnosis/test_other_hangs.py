@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.diagnosis.decisions import decide
+from kcover_ebpf.diagnosis.judge.judge import judge
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.facts.kernel import SignalSent
 from kcover_ebpf.ids import NS, Pid, Tid
@@ -138,6 +139,9 @@ def test_other_hangs__a_rank_whose_thread_does_not_read_any_more_is_named() -> N
     assert verdict.culprit is not None
     assert (verdict.cause, verdict.culprit.rank) == (Cause.BLOCKED_READ, 2)
     assert EvidenceKind.EDGE in kinds(verdict)
+    # of a job that is on several hosts, it may first wait for a rank of another one
+    found = judge(replace(stage.job.snapshot(), whole=False))
+    assert (found.kind, found.cause) == (VerdictKind.UNKNOWN, Cause.BLOCKED_READ)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from kcover_ebpf.diagnosis.history.senders import Senders
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, Verdict, VerdictKind
 from tests.unit.support.scripted_job import BARRIER, LOCK, all_wait, trained
@@ -35,10 +36,13 @@ def test_skipped_collective__of_four_ranks_the_one_with_another_stack_skipped_th
     assert EvidenceKind.STACK in {evidence.kind for evidence in verdict.evidence}
 
 
-@pytest.mark.parametrize(("lead_s", "rank"), [(0.2, 2), (0.01, 0)])
-def test_skipped_collective__of_three_ranks_the_survivor_that_sent_last_skipped_it(
-    lead_s: float, rank: int
+@pytest.mark.parametrize(
+    ("lead_s", "alike", "rank"), [(0.2, True, 2), (0.01, True, 0), (0.2, False, 0), (0.2, None, 0)]
+)
+def test_skipped_collective__of_three_ranks_that_send_alike_the_survivor_that_sent_last_skipped_it(
+    lead_s: float, alike: bool | None, rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Senders, "are_alike", alike)
     stage = trained(world=3)
     for number in (0, 1, 2):
         stage.become(stage.rank(number), "futex", last_send_ns=stage.now_ns)
