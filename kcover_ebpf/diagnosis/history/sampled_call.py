@@ -71,8 +71,9 @@ _SENDS = frozenset({"sendto", "sendmsg", "sendmmsg"})
 
 def written_fd(sample: ThreadSample, table: SyscallTable) -> int | None:
     """The descriptor to which a sleeping thread writes or sends; None if it does neither."""
-    writes = table.family(sample.syscall) is SyscallFamily.WRITE
-    if sample.state is TaskState.RUNNING or not (writes or table.name(sample.syscall) in _SENDS):
+    family = table.family(sample.syscall)
+    sends = family is SyscallFamily.NETWORK and table.name(sample.syscall) in _SENDS
+    if sample.state is TaskState.RUNNING or not (sends or family is SyscallFamily.WRITE):
         return None
     return sample.args[0] & 0xFFFFFFFF
 

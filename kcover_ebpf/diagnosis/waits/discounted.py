@@ -31,7 +31,7 @@ def discounted(
         found.update(_of_child(process, child, recent_ns, context))
     if _is_telemetry(process, since_ns, context):
         found.add(Discounted.TELEMETRY)
-    return tuple(kind for kind in Discounted if kind in found)
+    return tuple(kind for kind in Discounted if kind in found) if found else ()
 
 
 def _of_threads(
