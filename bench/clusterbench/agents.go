@@ -196,12 +196,12 @@ func (b beat) repeat() {
 	time.Sleep(time.Duration(rand.Float64() * float64(period)))
 	for tick := time.Tick(period); ; <-tick {
 		stamp(b.Body["spec"].(map[string]any))
-		var body any = b.Body
-		if b.Type == jsonPatch {
-			body = specOf(b.Body)
-		}
 		// a server that cannot keep up is what this measures
-		send("PATCH", b.Path, b.Type, body)
+		if b.Type == jsonPatch {
+			replaceSpec(b.Path, b.Body)
+		} else {
+			send("PATCH", b.Path, b.Type, b.Body)
+		}
 	}
 }
 
@@ -226,7 +226,7 @@ func (a *agent) knows(id string) bool {
 
 // report does what kube/client.py does: it replaces the spec, and creates a report that does not exist.
 func report(path string, body map[string]any) {
-	status, said := send("PATCH", path+byAgent, jsonPatch, specOf(body))
+	status, said := replaceSpec(path, body)
 	if status == http.StatusNotFound {
 		status, said = send("POST", path[:strings.LastIndex(path, "/")]+byAgent, "application/json", body)
 	}
@@ -235,8 +235,9 @@ func report(path string, body map[string]any) {
 	}
 }
 
-func specOf(body map[string]any) []map[string]any {
-	return []map[string]any{{"op": "add", "path": "/spec", "value": body["spec"]}}
+func replaceSpec(path string, body map[string]any) (int, []byte) {
+	changes := []map[string]any{{"op": "add", "path": "/spec", "value": body["spec"]}}
+	return send("PATCH", path+byAgent, jsonPatch, changes)
 }
 
 func patch(path, kind string, body map[string]any) {

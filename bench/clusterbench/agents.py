@@ -22,7 +22,6 @@ from testbed.cluster import build as programs
 _INCIDENTS = f"/apis/kcover.io/v1alpha1/namespaces/{NAMESPACE}/incidents"
 _REPORTS = f"/apis/kcover.io/v1alpha1/namespaces/{NAMESPACE}/faultreports"
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-_BY_AGENT = "?fieldManager=kcover-agent&fieldValidation=Ignore"
 _VALID_S = 900
 
 
@@ -116,7 +115,7 @@ def beating(
     found = []
     for body in reports:
         made = _agent(body["spec"]["node"], body, lease_every_s is not None)
-        change = {"path": made["report"] + _BY_AGENT, "type": "application/json-patch+json"}
+        change = {"path": made["report"], "type": "application/json-patch+json"}
         beats = [{**change, "body": body, "everyS": report_every_s}]
         if lease_every_s is not None:
             renewal = {"path": made["lease"], "type": "application/merge-patch+json"}

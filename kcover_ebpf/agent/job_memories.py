@@ -11,8 +11,8 @@ from kcover_ebpf.api.codec import Codec, Omit
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.diagnosis.clock.job_memory import JobMemory, bounded_s
-from kcover_ebpf.diagnosis.clock.silences import Silence, Silences
+from kcover_ebpf.diagnosis.clock.job_memory import JobMemory
+from kcover_ebpf.diagnosis.clock.silences import MOST_PLACE, Silence, Silences, bounded_s
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.model.silence_summary import SilenceSummary
 from kcover_ebpf.tunables.agent import MEMORIES_KEPT, MEMORY_SAVED_S
@@ -23,7 +23,6 @@ _MOST_BYTES = 4 << 20
 _MOST_WAITS = 24
 _MOST_FRAMES = 32
 _MOST_WORD = 128
-_MOST_PLACE = 64
 
 
 class JobMemories:
@@ -126,7 +125,7 @@ def memory_of(words: object) -> JobMemory:
     except ObjectError:
         return JobMemory()
     kept = [
-        Silence(place[:_MOST_PLACE], length_s, at_s)
+        Silence(place[:MOST_PLACE], length_s, at_s)
         for place, length_s, at_s in record.silences
         if 0 < length_s < 1e6
     ]

@@ -1,8 +1,11 @@
-"""Reads single JSON values from outside: each must have its type and a plausible size."""
+"""Reads single JSON values from outside: each must have its type and a plausible size.
+
+`map_of`, `list_of` and `text_of` are for objects of other programs, in which a value of another type counts as absent.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Read = Callable[[Any], Any]
@@ -101,3 +104,18 @@ SCALARS: Mapping[object, Read] = {
     bool: truth,
     object: scalar,
 }
+
+
+def map_of(raw: object) -> Mapping[str, Any]:
+    """The object; an empty one for a value of another type."""
+    return raw if isinstance(raw, Mapping) else {}
+
+
+def list_of(raw: object) -> Sequence[Any]:
+    """The list; an empty one for a value of another type."""
+    return raw if isinstance(raw, list | tuple) else ()
+
+
+def text_of(raw: object) -> str:
+    """The string; an empty one for a value of another type."""
+    return raw if isinstance(raw, str) else ""

@@ -9,6 +9,7 @@ from typing import Any
 
 from kcover_ebpf.api.codec import decode, wire
 from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.json_values import map_of
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.model.silence_summary import SilenceSummary
@@ -92,16 +93,11 @@ def past_of(api: Mapping[str, Any]) -> tuple[GangId, SilenceSummary] | None:
 
     None if it says nothing, or nothing that can be read: an order in the same object must not depend on it.
     """
-    metadata, spec, status = (_part(api, key) for key in ("metadata", "spec", "status"))
-    selector = _part(spec, "selector")
+    metadata, spec, status = (map_of(api.get(key)) for key in ("metadata", "spec", "status"))
+    selector = map_of(spec.get("selector"))
     try:
         past = decode(SilenceSummary, status.get("silences"))
     except ObjectError:
         return None
     labels = {str(key): str(value) for key, value in selector.items()}
     return (GangId.of(str(metadata.get("namespace", "")), labels), past) if labels else None
-
-
-def _part(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = raw.get(key)
-    return found if isinstance(found, Mapping) else {}

@@ -6,10 +6,11 @@ obstacles: the pod rests until they are removed or a back-off is over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from kcover_ebpf.api.json_values import list_of, map_of, text_of
 from kcover_ebpf.dataclass import dataclass
 
 _MOST_REASON, _MOST_DETAIL = 64, 120
@@ -47,7 +48,7 @@ def wait_of(spec: Mapping[str, Any], status: Mapping[str, Any]) -> PodWait | Non
     """
     if status.get("phase") in ("Succeeded", "Failed"):
         return None
-    for condition in map(_map, _list(status.get("conditions"))):
+    for condition in map(map_of, list_of(status.get("conditions"))):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return _wait(condition.get("reason"), condition.get("message"))
     waits = [*_of_init(spec, status), *_of_main(spec, status)]
@@ -56,8 +57,8 @@ def wait_of(spec: Mapping[str, Any], status: Mapping[str, Any]) -> PodWait | Non
 
 def _of_init(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[PodWait]:
     found = _statuses(status, "initContainerStatuses")
-    for container in map(_map, _list(spec.get("initContainers"))):
-        name = _text(container.get("name"))
+    for container in map(map_of, list_of(spec.get("initContainers"))):
+        name = text_of(container.get("name"))
         state = _state(found, name)
         if "running" in state and container.get("restartPolicy") != "Always":
             yield _wait("PodInitializing", f"init container {name} runs")
@@ -67,8 +68,8 @@ def _of_init(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Pod
 
 def _of_main(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[PodWait]:
     found = _statuses(status, "containerStatuses")
-    for container in map(_map, _list(spec.get("containers"))):
-        name = _text(container.get("name"))
+    for container in map(map_of, list_of(spec.get("containers"))):
+        name = text_of(container.get("name"))
         if (wait := _of_state(_state(found, name), f"container {name}")) is not None:
             yield wait
 
@@ -80,13 +81,13 @@ def _of_state(state: Mapping[str, Any], who: str) -> PodWait | None:
         return _wait(ended.get("reason") or "Error", f"{who}, exit code {code}") if code else None
     if "running" in state:
         return None
-    waiting = _map(state.get("waiting"))
+    waiting = map_of(state.get("waiting"))
     return _wait(waiting.get("reason"), who if waiting else "")
 
 
 def _wait(reason: object, detail: object) -> PodWait:
-    word = "".join(letter for letter in _text(reason) if letter.isascii() and letter.isalnum())
-    words = "".join(letter for letter in _text(detail) if letter.isprintable())
+    word = "".join(letter for letter in text_of(reason) if letter.isascii() and letter.isalnum())
+    words = "".join(letter for letter in text_of(detail) if letter.isprintable())
     return _shared(word[:_MOST_REASON], words[:_MOST_DETAIL])
 
 
@@ -97,20 +98,8 @@ def _shared(reason: str, detail: str) -> PodWait:
 
 
 def _statuses(status: Mapping[str, Any], key: str) -> dict[str, Mapping[str, Any]]:
-    return {_text(entry.get("name")): entry for entry in map(_map, _list(status.get(key)))}
+    return {text_of(entry.get("name")): entry for entry in map(map_of, list_of(status.get(key)))}
 
 
 def _state(statuses: Mapping[str, Mapping[str, Any]], name: str) -> Mapping[str, Any]:
-    return _map(statuses.get(name, {}).get("state"))
-
-
-def _map(raw: object) -> Mapping[str, Any]:
-    return raw if isinstance(raw, Mapping) else {}
-
-
-def _list(raw: object) -> Sequence[Any]:
-    return raw if isinstance(raw, list | tuple) else ()
-
-
-def _text(raw: object) -> str:
-    return raw if isinstance(raw, str) else ""
+    return map_of(statuses.get(name, {}).get("state"))

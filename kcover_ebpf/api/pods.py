@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.custom_kind import JobKind
+from kcover_ebpf.api.json_values import list_of, map_of, text_of
 from kcover_ebpf.api.pod_waits import PodWait, wait_of
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, OverBound
@@ -154,8 +155,8 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
     Raises `ObjectError` for one without an identity, `OverBound` for one of which more than `MOST_POD_BYTES` would
     be kept.
     """
-    metadata, spec, status = (_map(api.get(key)) for key in ("metadata", "spec", "status"))
-    name, uid = _text(metadata.get("name")), _text(metadata.get("uid"))
+    metadata, spec, status = (map_of(api.get(key)) for key in ("metadata", "spec", "status"))
+    name, uid = text_of(metadata.get("name")), text_of(metadata.get("uid"))
     if not name or not uid:
         raise ObjectError("Pod: metadata.name and metadata.uid are required")
     if (size_bytes := _size_bytes(metadata, spec)) > MOST_POD_BYTES:
@@ -163,14 +164,14 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
             f"its labels, owners, finalizers and containers take {size_bytes >> 10} KiB, more than "
             f"{MOST_POD_BYTES >> 10}: it is not watched"
         )
-        raise OverBound("pod", about_pod(_text(metadata.get("namespace")), name, uid), detail)
-    conditions = [_map(condition) for condition in _list(status.get("conditions"))]
+        raise OverBound("pod", about_pod(text_of(metadata.get("namespace")), name, uid), detail)
+    conditions = [map_of(condition) for condition in list_of(status.get("conditions"))]
     return Pod(
-        namespace=_text(metadata.get("namespace")),
+        namespace=text_of(metadata.get("namespace")),
         name=name,
         uid=uid,
-        node=_text(spec.get("nodeName")),
-        phase=_text(status.get("phase")),
+        node=text_of(spec.get("nodeName")),
+        phase=text_of(status.get("phase")),
         created_s=_time(metadata.get("creationTimestamp")) or 0.0,
         deleted_s=_time(metadata.get("deletionTimestamp")),
         deletion_asked_s=_asked_s(metadata),
@@ -182,12 +183,12 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
             condition.get("type") == "Ready" and condition.get("status") == "True"
             for condition in conditions
         ),
-        resource_version=_text(metadata.get("resourceVersion")),
-        finalizers=tuple(_text(finalizer) for finalizer in _list(metadata.get("finalizers"))),
-        address=_text(status.get("podIP")),
+        resource_version=text_of(metadata.get("resourceVersion")),
+        finalizers=tuple(text_of(finalizer) for finalizer in list_of(metadata.get("finalizers"))),
+        address=text_of(status.get("podIP")),
         pod_group=_pod_group(metadata, spec),
-        gpus=sum(map(_gpus, _list(spec.get("containers")))),
-        claims=_claims(_text(metadata.get("name")), spec),
+        gpus=sum(map(_gpus, list_of(spec.get("containers")))),
+        claims=_claims(text_of(metadata.get("name")), spec),
         unhealthy=_unhealthy(status),
         on_node_network=spec.get("hostNetwork") is True,
         wait=wait_of(spec, status),
@@ -195,16 +196,18 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
 
 
 def _owners(metadata: Mapping[str, Any]) -> tuple[Owner, ...]:
-    return tuple(owner_of(_map(reference)) for reference in _list(metadata.get("ownerReferences")))
+    return tuple(
+        owner_of(map_of(reference)) for reference in list_of(metadata.get("ownerReferences"))
+    )
 
 
 def _unhealthy(status: Mapping[str, Any]) -> tuple[str, ...]:
     """From `allocatedResourcesStatus` of its containers (KEP-4680), which the kubelet writes since Kubernetes 1.36."""
     found = [
-        f"{_text(resource.get('name'))} {_text(device.get('resourceID'))}"[:_DEVICE_CHARS]
-        for container in map(_map, _list(status.get("containerStatuses")))
-        for resource in map(_map, _list(container.get("allocatedResourcesStatus")))
-        for device in map(_map, _list(resource.get("resources")))
+        f"{text_of(resource.get('name'))} {text_of(device.get('resourceID'))}"[:_DEVICE_CHARS]
+        for container in map(map_of, list_of(status.get("containerStatuses")))
+        for resource in map(map_of, list_of(container.get("allocatedResourcesStatus")))
+        for device in map(map_of, list_of(resource.get("resources")))
         if device.get("health") == "Unhealthy"
     ]
     return tuple(found[:_MOST_DEVICES])
@@ -212,10 +215,10 @@ def _unhealthy(status: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _claims(pod: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
     found = []
-    for volume in map(_map, _list(spec.get("volumes"))):
+    for volume in map(map_of, list_of(spec.get("volumes"))):
         if "ephemeral" in volume:  # the claim is created for the pod, and named after both
-            found.append(f"{pod}-{_text(volume.get('name'))}")
-        elif claim := _text(_map(volume.get("persistentVolumeClaim")).get("claimName")):
+            found.append(f"{pod}-{text_of(volume.get('name'))}")
+        elif claim := text_of(map_of(volume.get("persistentVolumeClaim")).get("claimName")):
             found.append(claim)
     return tuple(claim[:_CLAIM_CHARS] for claim in found[:_MOST_CLAIMS])
 
@@ -230,19 +233,19 @@ def _asked_s(metadata: Mapping[str, Any]) -> float | None:
 
 
 def _gpus(container: object) -> int:
-    limits = _map(_map(_map(container).get("resources")).get("limits"))
+    limits = map_of(map_of(map_of(container).get("resources")).get("limits"))
     counts = (str(count) for name, count in limits.items() if name in GPU_RESOURCES)
     return sum(int(count) for count in counts if count.isdecimal() and len(count) < 6)
 
 
 def _pod_group(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     """Pod group of Kubernetes itself (KEP-4671), of the scheduler plugins, or of Volcano."""
-    own = _text(_map(spec.get("schedulingGroup")).get("podGroupName"))
-    labels, annotations = _map(metadata.get("labels")), _map(metadata.get("annotations"))
+    own = text_of(map_of(spec.get("schedulingGroup")).get("podGroupName"))
+    labels, annotations = map_of(metadata.get("labels")), map_of(metadata.get("annotations"))
     return (
         own
-        or _text(labels.get(_PLUGINS_GROUP))
-        or next((text for key in _VOLCANO_GROUPS if (text := _text(annotations.get(key)))), "")
+        or text_of(labels.get(_PLUGINS_GROUP))
+        or next((text for key in _VOLCANO_GROUPS if (text := text_of(annotations.get(key)))), "")
     )[:253]
 
 
@@ -262,18 +265,18 @@ def kept_bytes(pod: Pod) -> int:
 
 def _size_bytes(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> int:
     """As `kept_bytes`, for an object of the API before anything of it is kept."""
-    containers = sum(len(_list(spec.get(key))) for key, _, _ in _LISTS)
+    containers = sum(len(list_of(spec.get(key))) for key, _, _ in _LISTS)
     owners = [
         text
-        for owner_reference in _list(metadata.get("ownerReferences"))
-        for text in _map(owner_reference).items()
+        for owner_reference in list_of(metadata.get("ownerReferences"))
+        for text in map_of(owner_reference).items()
     ]
-    texts = (*owners, *((finalizer, "") for finalizer in _list(metadata.get("finalizers"))))
+    texts = (*owners, *((finalizer, "") for finalizer in list_of(metadata.get("finalizers"))))
     return (
         _POD_BYTES
         + _CONTAINER_BYTES * containers
-        + _texts_bytes(_map(metadata.get("labels")))
-        + _texts_bytes(_ours(_map(metadata.get("annotations"))))
+        + _texts_bytes(map_of(metadata.get("labels")))
+        + _texts_bytes(_ours(map_of(metadata.get("annotations"))))
         + sum(2 * _TEXT_BYTES + len(str(key)) + len(str(value)) for key, value in texts)
     )
 
@@ -289,10 +292,10 @@ def _ours(annotations: Mapping[str, Any]) -> Mapping[str, Any]:
 def owner_of(raw: Mapping[str, Any]) -> Owner:
     """One of an object's ownerReferences; missing fields are empty."""
     return Owner(
-        api_version=_text(raw.get("apiVersion")),
-        kind=_text(raw.get("kind")),
-        name=_text(raw.get("name")),
-        uid=_text(raw.get("uid")),
+        api_version=text_of(raw.get("apiVersion")),
+        kind=text_of(raw.get("kind")),
+        name=text_of(raw.get("name")),
+        uid=text_of(raw.get("uid")),
         controller=raw.get("controller") is True,
     )
 
@@ -308,11 +311,12 @@ def _containers(spec: Mapping[str, Any], status: Mapping[str, Any]) -> list[Cont
     found: list[Container] = []
     for spec_key, status_key, kind in _LISTS:
         by_name = {
-            _text(_map(item).get("name")): _map(item) for item in _list(status.get(status_key))
+            text_of(map_of(item).get("name")): map_of(item)
+            for item in list_of(status.get(status_key))
         }
         found += [
-            _container(entry, by_name.get(_text(entry.get("name")), {}), kind)
-            for entry in (_map(raw) for raw in _list(spec.get(spec_key)))
+            _container(entry, by_name.get(text_of(entry.get("name")), {}), kind)
+            for entry in (map_of(raw) for raw in list_of(spec.get(spec_key)))
         ]
     return found
 
@@ -320,20 +324,21 @@ def _containers(spec: Mapping[str, Any], status: Mapping[str, Any]) -> list[Cont
 def _container(raw: Mapping[str, Any], status: Mapping[str, Any], kind: ContainerKind) -> Container:
     if kind is ContainerKind.INIT and raw.get("restartPolicy") == "Always":
         kind = ContainerKind.SIDECAR
-    state, last = _map(status.get("state")), _map(status.get("lastState"))
+    state, last = map_of(status.get("state")), map_of(status.get("lastState"))
     ended = state.get("terminated") or last.get("terminated")
     rules = [
-        _map(restart_policy_rule) for restart_policy_rule in _list(raw.get("restartPolicyRules"))
+        map_of(restart_policy_rule)
+        for restart_policy_rule in list_of(raw.get("restartPolicyRules"))
     ]
     count = status.get("restartCount")
     return Container(
-        name=_text(raw.get("name")),
+        name=text_of(raw.get("name")),
         kind=kind,
-        id=_text(status.get("containerID")).rpartition("://")[2],
+        id=text_of(status.get("containerID")).rpartition("://")[2],
         restart_count=count if isinstance(count, int) else 0,
         restarts_pod=any(rule.get("action") == "RestartAllContainers" for rule in rules),
-        started_s=_time(_map(state.get("running")).get("startedAt")),
-        last_end=_end(_map(ended)),
+        started_s=_time(map_of(state.get("running")).get("startedAt")),
+        last_end=_end(map_of(ended)),
     )
 
 
@@ -346,23 +351,11 @@ def _end(raw: Mapping[str, Any]) -> ContainerEnd | None:
     if not isinstance(code, int):
         return None
     ran_s = None if began_s is None or ended_s is None else max(ended_s - began_s, 0.0)
-    return ContainerEnd(code, ended_s, ran_s, _text(raw.get("reason")))
-
-
-def _map(raw: object) -> Mapping[str, Any]:
-    return raw if isinstance(raw, Mapping) else {}
-
-
-def _list(raw: object) -> Sequence[Any]:
-    return raw if isinstance(raw, list | tuple) else ()
-
-
-def _text(raw: object) -> str:
-    return raw if isinstance(raw, str) else ""
+    return ContainerEnd(code, ended_s, ran_s, text_of(raw.get("reason")))
 
 
 def _strings(raw: object) -> dict[str, str]:
-    return {str(key): str(value) for key, value in _map(raw).items()}
+    return {str(key): str(value) for key, value in map_of(raw).items()}
 
 
 def _time(raw: object) -> float | None:

@@ -64,7 +64,7 @@ class GangEnds:
 def ends_of(
     ranks: Sequence[RankSnapshot], seen: Sequence[FaultReport], pods: Sequence[Pod]
 ) -> GangEnds:
-    """The far ends of a gang; the ports in each pod are those that the agent of its own node reports."""
+    """The far ends of a gang; the ports in each pod are those that the agent on its node reports."""
     nodes = {pod.uid: pod.node for pod in pods}
     ports = {
         entry.pod_uid: frozenset(entry.ports)

@@ -2,21 +2,19 @@
 
 A linker writes a hash of its output into a note (binutils: ld --build-id), which the kernel maps with the first page
 of the file. The same file has the same id in every process, and a rebuilt library has another one. The memory belongs
-to the job and may say anything. Source: System V ABI, chapter 5 (64-bit, byte order of this host).
+to the job and may say anything. Source: System V ABI, chapter 5 (64-bit, little-endian).
 """
 
 from __future__ import annotations
 
 import struct
-import sys
+
+from kcover_ebpf.host.elf_functions import HEADER, MAGIC, SEGMENT
 
 HEAD_BYTES = 4096
 """Bytes from the beginning of the mapped file in which the note is looked for: linkers place it behind the program
 headers."""
-_HEADER = struct.Struct("=16sHHIQQQIHHHHHH")
-_SEGMENT = struct.Struct("=IIQQQQQQ")
-_NOTE = struct.Struct("=III")
-_MAGIC = b"\x7fELF\x02" + (b"\x01" if sys.byteorder == "little" else b"\x02")
+_NOTE = struct.Struct("<III")
 _NOTE_SEGMENT, _BUILD_ID = 4, 3
 _OWNER = b"GNU\0"
 _MOST_SEGMENTS = 64
@@ -25,14 +23,14 @@ _SHORT_BYTES = 4
 
 def short_build_id(head: bytes) -> str:
     """The first eight hexadecimal digits of the build id; empty if there is none within `head`."""
-    if len(head) < _HEADER.size or not head.startswith(_MAGIC):
+    if len(head) < HEADER.size or not head.startswith(MAGIC):
         return ""
-    header = _HEADER.unpack_from(head)
+    header = HEADER.unpack_from(head)
     start, entry, count = header[5], header[9], header[10]
-    if entry != _SEGMENT.size or count > _MOST_SEGMENTS or start + entry * count > len(head):
+    if entry != SEGMENT.size or count > _MOST_SEGMENTS or start + entry * count > len(head):
         return ""
     for index in range(count):
-        segment = _SEGMENT.unpack_from(head, start + entry * index)
+        segment = SEGMENT.unpack_from(head, start + entry * index)
         if segment[0] == _NOTE_SEGMENT:
             notes = head[segment[2] : segment[2] + segment[5]]
             found = _in_notes(notes)

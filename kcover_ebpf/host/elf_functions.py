@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterator, Mapping
 
 from kcover_ebpf.dataclass import dataclass
 
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
-_SEGMENT = struct.Struct("<IIQQQQQQ")
+SEGMENT = struct.Struct("<IIQQQQQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
-_MAGIC = b"\x7fELF\x02\x01"
+MAGIC = b"\x7fELF\x02\x01"
 _SYMTAB, _DYNSYM = 2, 11
 _LOAD, _EXECUTABLE = 1, 1
 _FUNCTION = 2
@@ -46,8 +46,8 @@ def function_offsets(fd: int, names: Collection[str]) -> Mapping[str, int]:
     Dynamic symbols are read first. The other symbols are read too, because a library that is linked into another
     one may appear only there.
     """
-    header = _unpack(_HEADER, _read(fd, _HEADER.size, 0))
-    if _read(fd, len(_MAGIC), 0) != _MAGIC:
+    header = _unpack(HEADER, _read(fd, HEADER.size, 0))
+    if _read(fd, len(MAGIC), 0) != MAGIC:
         raise ElfError("not a 64-bit ELF file")
     sections, segments = _sections(fd, header), _segments(fd, header)
     found: dict[str, int] = {}
@@ -75,13 +75,13 @@ def _sections(fd: int, header: tuple[int, ...]) -> list[_Section]:
 def _segments(fd: int, header: tuple[int, ...]) -> list[tuple[int, int, int]]:
     """(address, file offset, size in the file) of the executable segments."""
     start, entry, count = header[5], header[9], header[10]
-    if entry != _SEGMENT.size:
+    if entry != SEGMENT.size:
         raise ElfError("no segment table")
     raw = _read(fd, entry * count, start)
     whole = raw[: len(raw) // entry * entry]
     return [
         (pair[3], pair[2], pair[5])
-        for pair in _SEGMENT.iter_unpack(whole)
+        for pair in SEGMENT.iter_unpack(whole)
         if pair[0] == _LOAD and pair[1] & _EXECUTABLE
     ]
 

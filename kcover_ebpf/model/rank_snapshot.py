@@ -154,7 +154,7 @@ class RankSnapshot:
     """It sleeps and has slept before in this wait, so no timer ends the wait; False from agents that do not report
     it."""
     ends_in_s: float | None = None
-    """Seconds until its wait ends by itself; negative if it has slept anew since. None where it does not, or that was
+    """Seconds until its wait ends by itself; negative if it has slept again since. None where it does not, or that was
     not read."""
     discounted: tuple[Discounted, ...] = ()
     """What runs in it during its wait and explains none, each kind once; empty for processes that are no rank, and from

@@ -10,12 +10,9 @@ from __future__ import annotations
 from dataclasses import field
 
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.diagnosis.clock.silences import Silences
+from kcover_ebpf.diagnosis.clock.silences import Silences, bounded_s
 from kcover_ebpf.diagnosis.history.stacks import KnownWaits
 from kcover_ebpf.model.silence_summary import SilenceSummary
-
-_MOST_S = 1e6
-"""Bound of the seconds of a silence that is read: twelve days."""
 
 
 @dataclass(slots=True)
@@ -38,8 +35,3 @@ class JobMemory:
         """Begin with what other nodes reported of earlier starts; known waits are learned again."""
         self.silences = Silences.of(summary)
         self.start_s, self.step_s = bounded_s(summary.start_s), bounded_s(summary.step_s)
-
-
-def bounded_s(read_s: float) -> float:
-    """Seconds of a silence that was read; 0, as if none was known, for a value of no plausible size."""
-    return read_s if 0 <= read_s < _MOST_S else 0.0

@@ -19,7 +19,8 @@ from kcover_ebpf.tunables.sampling import PLACES_REPORTED, SILENCES_KEPT
 
 _MOST_S, _MOST_OBSERVED_S = 1e6, 1e9
 """Bounds of what a report says: seconds of a silence, twelve days, and of training, some thirty years."""
-_MOST_PLACE = 64
+MOST_PLACE = 64
+"""Characters of the name of a place that is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class Silences:
         for place in summary.places[:PLACES_REPORTED] or (unplaced,):
             if place.longest_s < _MOST_S:
                 for _ in range(min(max(place.count, 1), SILENCES_KEPT)):
-                    record.learn(place.place[:_MOST_PLACE], place.longest_s)
+                    record.learn(place.place[:MOST_PLACE], place.longest_s)
         return record
 
 
@@ -117,3 +118,8 @@ def joined(summaries: Iterable[SilenceSummary]) -> SilenceSummary:
         max(summary.step_s for summary in seen),
         _longest_first(places.values()),
     )
+
+
+def bounded_s(read_s: float) -> float:
+    """Seconds of a silence that was read; 0, as if none was known, for a value of no plausible size."""
+    return read_s if 0 <= read_s < _MOST_S else 0.0

@@ -229,7 +229,7 @@ def _idle_cpu_ns(thread: ThreadHistory, lead_thread: ThreadHistory | None) -> in
 def _without_sleepers(used: Used, began_totals: ProcessTotals, totals: ProcessTotals) -> Used:
     """The use without the bytes of threads that sleep between their calls.
 
-    Such a thread paces itself, or tries again what failed: whoever naps is judged by what it waits for. A write that
+    Such a thread paces itself, or tries again what failed: it is judged by what it waits for. A write that
     fills a volume, and a file that is then removed, count as bytes like any other.
     """
     interval_ns = totals.boottime_ns - began_totals.boottime_ns

@@ -100,7 +100,8 @@ def _stopped_alone(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Find
 def _settled_s(held: Sequence[RankSnapshot], stopped_s: float) -> float:
     """Seconds since the last stop of a series that began with the first of these ranks, sorted by age.
 
-    Who suspends a job rank by rank stops the next one before the policy's time is over; until then none is alone.
+    A tool that suspends a job rank by rank stops the next one before the policy's time is over: until then none is
+    alone.
     """
     settled_s = held[0].age_s
     for rank in held[1:]:

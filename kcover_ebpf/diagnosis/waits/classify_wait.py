@@ -238,7 +238,7 @@ def _on_stream(
 ) -> Wait:
     streams = [file for file in files if context.kind(process.pid, file) in STREAM_KINDS]
     if all(context.is_own(process.pid, file) for file in streams):
-        # an event loop that one of its own threads wakes: in effect a lock, or a sleep until its next timer
+        # an event loop that its own threads wake: in effect a lock, or a sleep until its next timer
         if (poll_timeout_ms(sample, context.table) or 0) > 0:
             return Wait(State.SLEEPING)
         found = helpers.beside(process, sample.idle_since_ns, context)

@@ -111,7 +111,7 @@ def _at_new_work(
 
 
 def _naps(sample: ThreadSample, process: ProcessHistory, context: ClassifyContext) -> bool:
-    """True if it had slept anew when it was last visited: it retries, or paces its work.
+    """True if it had just begun to sleep again when it was last visited: it retries, or paces its work.
 
     In one sleep it may stay for ever.
     """

@@ -1,4 +1,4 @@
-"""Scripted jobs as tapes. `python -m tests.unit.support.recorded_stage` writes those of tests/tapes anew."""
+"""Scripted jobs as tapes. `python -m tests.unit.support.recorded_stage` writes those of tests/tapes again."""
 
 from __future__ import annotations
 

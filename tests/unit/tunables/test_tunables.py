@@ -21,7 +21,6 @@ NVIDIAS = "beside the limits of NVIDIA that it belongs to"
 
 # file:name -> why it is no tunable
 NO_TUNABLE = {
-    "diagnosis/clock/job_memory.py:_MOST_S": "a bound of the format",
     "diagnosis/clock/silences.py:_MOST_S": "a bound of the format",
     "diagnosis/clock/silences.py:_MOST_OBSERVED_S": "a bound of the format",
     "diagnosis/evidence/evidence.py:_SHOWN_S": "which reading of NVML a sentence may quote",

@@ -1,4 +1,4 @@
-"""Failed ranks that are started again, or may be: by a framework, or by whoever started them."""
+"""Failed ranks that are started again, or may be: by a framework, or by their parent."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def left_with_3(*, count: int, with_launcher: bool) -> Stage:
 @pytest.mark.parametrize(
     ("count", "with_launcher", "waits"),
     [(4, True, True), (4, False, False), (3, True, False)],
-    ids=["all", "all, and whoever started them", "all but one, which waits"],
+    ids=["all", "all, and their parent", "all but one, which waits"],
 )
-def test_own_recovery__where_no_rank_is_left_whoever_started_them_is_given_time(
+def test_own_recovery__where_no_rank_is_left_their_parent_is_given_time(
     count: int, *, with_launcher: bool, waits: bool
 ) -> None:
     stage = left_with_3(count=count, with_launcher=with_launcher)

@@ -1,4 +1,4 @@
-"""Ranks that are stopped one after the other, by whoever suspends a job."""
+"""Ranks that are stopped one after the other, by a tool that suspends a job."""
 
 from __future__ import annotations
 
