@@ -34,13 +34,12 @@ from kcover_ebpf.agent.orders.order_listeners import Listeners
 from kcover_ebpf.agent.orders.resumer import Resumer
 from kcover_ebpf.agent.outputs import NodeOutputs
 from kcover_ebpf.agent.over_pods import OverPods
-from kcover_ebpf.agent.pod_registry import PodRegistry
+from kcover_ebpf.agent.pod_registry import PodRegistry, report_name
 from kcover_ebpf.agent.reader.logs import LogPlan
 from kcover_ebpf.agent.reader.started import ConfinedReaders
 from kcover_ebpf.agent.reports.lease_writer import LeaseWriter
 from kcover_ebpf.agent.reports.report_builder import Identity, ReportBuilder
 from kcover_ebpf.agent.reports.report_cache import ReportCache
-from kcover_ebpf.agent.reports.report_names import report_name
 from kcover_ebpf.agent.reports.report_sender import ReportSender
 from kcover_ebpf.api.fault_report import Ack, FaultReport, PodRef
 from kcover_ebpf.dataclass import dataclass

@@ -1,10 +1,12 @@
-"""Which pods of this node are watched, as which gang, and with which thresholds.
+"""Which pods of this node are watched, as which gang and by which name, and with which thresholds.
 
-The threads that watch the API write it; the loop and the executor of orders read it.
+The threads that watch the API write the registry; the loop and the executor of orders read it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -199,3 +201,27 @@ def _is_watched(pod: Pod, policy: NamedPolicy | None, node: str) -> bool:
         return False
     # with any value of the label: a job that is not armed (`is_armed`) is watched and left alone
     return policy is not None or is_job_pod(pod) or bool(pod.labels.get(ARMING_LABEL))
+
+
+_LONGEST_NAME = 253
+_NAME_HASH = 6
+
+
+def key_of(gang: Gang) -> str:
+    """A name for a gang that is unique in the cluster, also among gangs of another kind with the same name."""
+    text = "\0".join(part for pair in gang.id.selector for part in pair)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:_NAME_HASH]
+    return f"{gang.namespace}/{gang.name}-{digest}"
+
+
+def report_name(gang: Gang, node: str) -> str:
+    """The name of a gang's report: a DNS subdomain, `JOB-HASH.NODE`.
+
+    The part before the node's name has no dot: otherwise the agent of node b could take names of reports of node
+    a.b.
+    """
+    name = key_of(gang).partition("/")[2]
+    job, _, digest = name.rpartition("-")
+    plain = re.sub(r"[^a-z0-9-]", "-", job.lower()).strip("-") or "job"
+    room = _LONGEST_NAME - len(node) - len(digest) - 2
+    return f"{plain[:room].rstrip('-')}-{digest}.{node}"

@@ -50,7 +50,7 @@ def preflight(
 
     If the answer is unknown, the job starts: a failure of this check must not stop work.
     """
-    from kcover_ebpf.api.preflight import FAILED
+    from kcover_ebpf.agent.preflight import FAILED
     from kcover_ebpf.errors import UsageError
 
     if not node:

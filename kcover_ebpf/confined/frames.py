@@ -2,7 +2,7 @@
 
 Pure. A helper parses input from tenants and may have been taken over. So the bytes, containers and commas of a
 frame are counted before anything is built of it: a byte of JSON can become thirty in memory. Dataclasses are
-encoded as `agent.reader.form` does.
+encoded as `agent.reader.program` does.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.api import preflight
+from kcover_ebpf.agent import preflight
 from testbed.driver.control_plane import User
 from tests.chart.release import CHART, RELEASE, Helm, Installed
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.api import preflight
+from kcover_ebpf.agent import preflight
 from testbed.driver.cluster import JOBS, ROOT, Cluster, Namespace, until
 from testbed.driver.installed import installed
 from testbed.driver.kinds import sized

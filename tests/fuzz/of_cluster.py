@@ -7,6 +7,7 @@ import json
 from typing import Any
 from unittest.mock import Mock
 
+from kcover_ebpf.agent import preflight
 from kcover_ebpf.agent.orders.order_journal import OrderJournal
 from kcover_ebpf.agent.reports.report_cache import ReportCache
 from kcover_ebpf.api import (
@@ -17,7 +18,6 @@ from kcover_ebpf.api import (
     incident,
     node_health,
     order,
-    preflight,
     rfc3339,
 )
 from kcover_ebpf.api.fault_policy import Bounds, holding, policy_of, refused

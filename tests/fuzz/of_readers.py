@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kcover_ebpf.agent.reader.form import decode, encode
-from kcover_ebpf.agent.reader.program import parts_of
+from kcover_ebpf.agent.reader.program import decode, encode, parts_of
 from kcover_ebpf.agent.reader.questions import Questions
 from kcover_ebpf.api.json_values import WrongValue
 from kcover_ebpf.collectives.ras import RasReport

@@ -14,7 +14,7 @@ from kcover_ebpf import __version__
 from kcover_ebpf.agent.orders.evidence_reader import EvidenceReading
 from kcover_ebpf.agent.orders.evidence_thread import BundleWriter, EvidenceRequest
 from kcover_ebpf.agent.orders.optional_evidence import OptionalEvidence
-from kcover_ebpf.agent.reports.report_names import key_of
+from kcover_ebpf.agent.pod_registry import key_of
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.order import Verb

@@ -28,8 +28,7 @@ from kcover_ebpf.agent.orders.order_journal import (
 from kcover_ebpf.agent.orders.order_listeners import Listeners, StopHolder
 from kcover_ebpf.agent.orders.order_scope import addressed, checkpointed, is_meant, is_one_in
 from kcover_ebpf.agent.orders.stop_and_kill import StopOutcome
-from kcover_ebpf.agent.pod_registry import PodRegistry
-from kcover_ebpf.agent.reports.report_names import key_of
+from kcover_ebpf.agent.pod_registry import PodRegistry, key_of
 from kcover_ebpf.api.fault_report import Ack, AckResult
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.order import Order, OrderedIncident, Verb

@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
-from kcover_ebpf.agent.orders.late_writer import LateWriter
+from kcover_ebpf.agent.state_file import LateWriter
 from kcover_ebpf.api.codec import decode, wire
 from kcover_ebpf.api.fault_report import Ack, AckResult
 from kcover_ebpf.api.order import Order, Verb

@@ -11,8 +11,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from kcover_ebpf.agent.reader.form import decode, encode
-from kcover_ebpf.agent.reader.program import Note, Operation
+from kcover_ebpf.agent.reader.program import Note, Operation, decode, encode
 from kcover_ebpf.collectives.ras import RasError, client
 from kcover_ebpf.collectives.ras.client import RasPatience, RasPlace
 from kcover_ebpf.collectives.recorder import dump_request

@@ -13,8 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kcover_ebpf.agent.reader.form import decode, encode
-from kcover_ebpf.agent.reader.program import Note, Operation
+from kcover_ebpf.agent.reader.program import Note, Operation, decode, encode
 from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.devices.catalog import files as catalog
 from kcover_ebpf.logs import rules, secret_masking

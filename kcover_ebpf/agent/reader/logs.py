@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kcover_ebpf.agent.reader.form import decode, encode
+from kcover_ebpf.agent.reader.program import decode, encode
 from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.json_values import WrongValue
 from kcover_ebpf.confined.helper import Confinement

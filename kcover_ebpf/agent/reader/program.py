@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NoReturn
 
+from kcover_ebpf.api.codec import Codec, Omit
 from kcover_ebpf.confined.frames import FrameError, FrameReader, pack
 from kcover_ebpf.host import over_bounds
 
@@ -30,6 +31,11 @@ _OPERATIONS = {
     "threads": "thread_operations",
     "answers": "answer_operations",
 }
+_CODEC = Codec(key=str, omit=Omit.DEFAULTS)
+encode = _CODEC.encode
+"""Dataclass to JSON object, as the agent and its confined readers exchange it."""
+decode = _CODEC.read
+"""JSON object to dataclass, as `encode` writes it; raises `WrongValue`."""
 Note = Callable[[str], None]
 """Reports what is being worked on now."""
 Operation = Callable[[Mapping[str, Any], list[int], Note], Any]

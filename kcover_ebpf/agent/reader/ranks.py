@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kcover_ebpf.agent.reader.form import decode, encode
+from kcover_ebpf.agent.reader.program import decode, encode
 from kcover_ebpf.api.json_values import WrongValue
 from kcover_ebpf.collectives.ras import RasError, RasReport, client
 from kcover_ebpf.collectives.ras.client import RasPatience, RasPlace

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from kcover_ebpf.agent.reader.form import decode, encode
-from kcover_ebpf.agent.reader.program import Note, Operation
+from kcover_ebpf.agent.reader.program import Note, Operation, decode, encode
 from kcover_ebpf.facts.host import ReadingRequest
 from kcover_ebpf.host import open_files
 from kcover_ebpf.host.thread_reader import ThreadReadings

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from kcover_ebpf import __version__
 from kcover_ebpf.agent.node_loop import GangWatch
+from kcover_ebpf.agent.pod_registry import report_name
 from kcover_ebpf.agent.preflight import PreflightWatch
 from kcover_ebpf.agent.reports.report_cache import CachedReport, ReportCache, inherited
-from kcover_ebpf.agent.reports.report_names import report_name
 from kcover_ebpf.agent.reports.report_sender import Draft, ReportSender
 from kcover_ebpf.api.fault_report import (
     FaultReport,

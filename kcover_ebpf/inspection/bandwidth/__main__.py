@@ -14,7 +14,7 @@ from kcover_ebpf.inspection.bandwidth.follower import Follower
 from kcover_ebpf.inspection.bandwidth.place import Unknown, place_of
 
 FAILED = 81
-"""Exit code on a pod whose node is slow; equals that of api/preflight.py, which is not copied."""
+"""Exit code on a pod whose node is slow; equals that of agent/preflight.py, which is not copied."""
 FLOOR = "KCOVER_BANDWIDTH_FLOOR"
 """Environment variable: required bus bandwidth in GB/s."""
 HOLD_S = 900.0

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.agent.pod_registry import PodRegistry
-from kcover_ebpf.agent.reports.report_names import key_of, report_name
+from kcover_ebpf.agent.pod_registry import PodRegistry, key_of, report_name
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.kube.reflector import Change, Event

@@ -25,8 +25,7 @@ from kcover_ebpf.agent.orders.order_journal import (
     StopRecord,
 )
 from kcover_ebpf.agent.orders.order_listeners import Listeners
-from kcover_ebpf.agent.pod_registry import PodRegistry
-from kcover_ebpf.agent.reports.report_names import key_of
+from kcover_ebpf.agent.pod_registry import PodRegistry, key_of
 from kcover_ebpf.api.fault_report import Ack, AckResult
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Phase

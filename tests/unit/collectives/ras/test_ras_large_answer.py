@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.agent.reader.form import encode
+from kcover_ebpf.agent.reader.program import encode
 from kcover_ebpf.collectives.ras import RasError, RasReport, Reading, read
 from kcover_ebpf.collectives.ras.answer import parse
 from kcover_ebpf.collectives.ras.large_answer import LargeAnswer

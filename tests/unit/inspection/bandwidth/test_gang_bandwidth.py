@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.api import preflight
+from kcover_ebpf.agent import preflight
 from kcover_ebpf.inspection import bandwidth
 from kcover_ebpf.inspection.bandwidth import __main__ as program
 from kcover_ebpf.inspection.bandwidth.all_reduce import Measured, read, ring_phases

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from kcover_ebpf.agent import preflight
 from kcover_ebpf.agent.preflight import PreflightWatch
-from kcover_ebpf.api import node_health, preflight, rfc3339
+from kcover_ebpf.api import node_health, rfc3339
 from kcover_ebpf.api.fault_report import PodRef
 from kcover_ebpf.api.incident import FailureClass, Phase, RestartMethod
 from kcover_ebpf.api.node_health import NodeHealth
