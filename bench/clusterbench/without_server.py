@@ -18,8 +18,8 @@ from bench.clusterbench.plane import NAMESPACE, SELECTOR
 from kcover_ebpf.agent.reports.report_pace import Pace, valid_s
 from kcover_ebpf.api import agent_lease, incident
 from kcover_ebpf.api.agent_lease import AgentLease
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, JobRef, Status
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.api.pods import Container, ContainerKind, Pod
 from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from kcover_ebpf.agent.orders.order_executor import OrderExecutor
 from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.api.fault_report import API_VERSION
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Phase
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.api.order import incident_of, past_of
 from kcover_ebpf.errors import ApiError, ObjectError
 from kcover_ebpf.kube.reflector import Change, Event, Reflector, Transport

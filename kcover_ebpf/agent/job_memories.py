@@ -8,8 +8,7 @@ from pathlib import Path
 
 from kcover_ebpf.agent.state_file import write_text
 from kcover_ebpf.api.codec import Codec, Omit
-from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.job_kinds import Gang, GangId
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.clock.job_memory import JobMemory
 from kcover_ebpf.diagnosis.clock.silences import MOST_PLACE, Silence, Silences, bounded_s

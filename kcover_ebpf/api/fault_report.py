@@ -20,10 +20,8 @@ from kcover_ebpf.dataclass import dataclass, replace
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.python_stacks import PythonFrame
 from kcover_ebpf.model.collective_counts import CollectiveCounts, Recordings
-from kcover_ebpf.model.pod_ports import PodPorts
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
-from kcover_ebpf.model.silence_summary import SilenceSummary
-from kcover_ebpf.model.start_wait import StartWait
+from kcover_ebpf.model.silence_summary import SilenceSummary, StartWait
 from kcover_ebpf.model.verdict import Verdict
 
 API_VERSION = "kcover.io/v1alpha1"
@@ -90,6 +88,15 @@ REPORT = _ReportCodec(
     }
 )
 """JSON form of a report, wherever it is sent: the judge's own types have no JSON metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodPorts:
+    """All TCP ports on which ranks, their children and their launchers listen in one pod."""
+
+    pod_uid: str
+    ports: tuple[int, ...] = ()
+    """In ascending order, at most 64: a pod with more is not reported."""
 
 
 @dataclass(frozen=True, slots=True)

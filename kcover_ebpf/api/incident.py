@@ -14,8 +14,8 @@ from typing import Any
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import Codec, embedded, encode, wire
 from kcover_ebpf.api.fault_report import API_VERSION
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident_parts import CrashRecord, JobSize, LoggedWork, StuckPod
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.api.order import Order
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from functools import cache
 from importlib import resources
+from typing import Self
 
 from kcover_ebpf.api.custom_kind import JobKind
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.pods import Container, ContainerKind, Owner, Pod
 from kcover_ebpf.dataclass import dataclass
 
@@ -29,6 +29,33 @@ NO_LABELS = frozenset({OWNER_UID, POD_GROUP, POD_UID})
 ARMING_LABEL = "kcover.io/cascading-recovery"
 """Label on most pods of a job, or on any owner above them, that allows a restart."""
 _OPERATOR_LABEL = "training.kubeflow.org/operator-name"
+
+
+@dataclass(frozen=True, slots=True)
+class GangId:
+    """Identity of a gang: its namespace and the labels that all its pods carry.
+
+    Agents name their reports by it, orders and incidents contain it, and the controller uses it as its key. Two gangs
+    with the same labels in one namespace are one gang, whatever name and kind their pods state.
+    """
+
+    namespace: str
+    selector: tuple[tuple[str, str], ...]
+    """Sorted (label, value) pairs; `selects` evaluates them."""
+
+    @classmethod
+    def of(cls, namespace: str, labels: Mapping[str, str]) -> Self:
+        """Identity of the gang whose pods carry these labels."""
+        return cls(namespace, tuple(sorted(labels.items())))
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The selector as a mapping from label to value."""
+        return dict(self.selector)
+
+    def __str__(self) -> str:
+        """Readable form for messages: namespace and selector."""
+        return f"{self.namespace}/{'/'.join(value for _, value in self.selector)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from kcover_ebpf.api.codec import decode, wire
-from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.api.json_values import map_of
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError

@@ -11,8 +11,8 @@ from typing import Any, NewType
 
 from kcover_ebpf.api import agent_lease, fault_report, incident, node_health, rfc3339
 from kcover_ebpf.api.agent_lease import AgentLease
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, Phase
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.api.node_health import ReceivedHealth
 from kcover_ebpf.api.nodes import is_out_of_service, is_ready
 from kcover_ebpf.api.policy_store import PolicyStore

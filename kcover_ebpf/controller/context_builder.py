@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 
 from kcover_ebpf.api.fault_policy import FaultPolicy, NamedPolicy, holding
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, Phase, RestartMethod
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.owners import FoundOwner, Owners
 from kcover_ebpf.dataclass import dataclass

@@ -5,8 +5,8 @@ The finalizer keeps the Incident until the job is resumed, whichever controller 
 
 from __future__ import annotations
 
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.context_builder import ContextBuilder

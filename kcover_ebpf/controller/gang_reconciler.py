@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kcover_ebpf.api.fault_policy import FaultPolicy, Level, NamedPolicy
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, Phase, Status
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.avoidance import NodeAvoidance

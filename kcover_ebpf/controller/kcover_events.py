@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.api.job_kinds import POD_UID, gang_of
+from kcover_ebpf.api.job_kinds import POD_UID, GangId, gang_of
 from kcover_ebpf.api.pods import Pod, about_pod, pod_of
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import NEED_RECOVERY

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kcover_ebpf.api.agent_lease import collection as leases
 from kcover_ebpf.api.fault_report import API_VERSION
-from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.api.node_health import HEALTHS
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.board_server import BoardPage

@@ -12,8 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.api.job_kinds import NO_LABELS, gang_of, job_kinds, selects
+from kcover_ebpf.api.job_kinds import NO_LABELS, GangId, gang_of, job_kinds, selects
 from kcover_ebpf.api.pods import Owner, Pod, about_pod, kept_bytes, pod_of
 from kcover_ebpf.api.shares import Shares
 from kcover_ebpf.errors import ApiError, ObjectError, OverBound

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.errors import KcoverError

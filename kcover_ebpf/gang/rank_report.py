@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import (
     FaultReport,
+    PodPorts,
 )
 from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.history.stacks import unbuilt
@@ -21,7 +22,6 @@ from kcover_ebpf.diagnosis.judge.slow_job import paces
 from kcover_ebpf.facts.recorders import RankRecord, RecordedGroup
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.collective_counts import CollectiveCounts, Recordings
-from kcover_ebpf.model.pod_ports import PodPorts
 from kcover_ebpf.model.rank_snapshot import GpuSnapshot, RankPace, RankSnapshot, SocketSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, Verdict

@@ -13,7 +13,7 @@ from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.diagnosis.clock.certainty import certainty_of
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
-from kcover_ebpf.model.start_wait import StartWait
+from kcover_ebpf.model.silence_summary import StartWait
 from kcover_ebpf.model.verdict import (
     Cause,
     Certainty,

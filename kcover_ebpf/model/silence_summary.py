@@ -1,6 +1,7 @@
 """The silences of a job, summarised as agents report them, and the patience that the judge derives from them.
 
 The summary is also what an incident keeps of them, so that agents of other nodes, to which the job is moved, know it.
+The silence before the first step of a job is a `StartWait`.
 """
 
 from __future__ import annotations
@@ -93,3 +94,15 @@ class SilenceSummary:
         times = "once" if self.count == 1 else f"{self.count} times"
         text = f"{times} in {self._hours:.1f} h it continued by itself, after at most {self.longest_s:.0f} s"
         return text if by_own else f"{text}; a job like it may be silent for longer"
+
+
+@dataclass(frozen=True, slots=True)
+class StartWait:
+    """All ranks of a node wait for those that have not started, and their job has not made a step."""
+
+    age_s: float
+    """Seconds since the last of them began to wait; at least `ARRIVAL_FLOOR_S`."""
+    ranks: int
+    """Number of these ranks."""
+    world_size: int | None = None
+    """Number of ranks in the whole job, as their own environment says; None if unknown."""

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 from kcover_ebpf.api.fault_report import FaultReport
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, Phase, Status
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.model.process_state import State

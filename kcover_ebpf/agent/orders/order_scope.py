@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kcover_ebpf.agent.pod_registry import LocalGang
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Phase
-from kcover_ebpf.api.job_kinds import Gang, selects
+from kcover_ebpf.api.job_kinds import Gang, GangId, selects
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.api.pods import ContainerKind, Pod
 

@@ -15,7 +15,7 @@ from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.model.collective_counts import CollectiveCounts, Recordings
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot, SocketSnapshot
-from kcover_ebpf.model.start_wait import StartWait
+from kcover_ebpf.model.silence_summary import StartWait
 from kcover_ebpf.model.verdict import Verdict
 from kcover_ebpf.tunables.agent import SAME_MOMENT_S
 from kcover_ebpf.tunables.links import LOST_BACKOFF

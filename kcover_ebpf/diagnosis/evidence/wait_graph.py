@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from kcover_ebpf.diagnosis.evidence import wait_chain
 from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
-from kcover_ebpf.model.discounted import Discounted
 from kcover_ebpf.model.process_state import EFFORT, Effort, State
-from kcover_ebpf.model.rank_snapshot import EffortRates, RankSnapshot
+from kcover_ebpf.model.rank_snapshot import Discounted, EffortRates, RankSnapshot
 from kcover_ebpf.tunables.diagnosis import COMPUTE_SHARE
 from kcover_ebpf.tunables.sampling import MENTIONED_RATE
 

@@ -13,7 +13,7 @@ from kcover_ebpf.diagnosis.membership.rank_numbers import MOST_RANKS, absent
 from kcover_ebpf.facts.host import Unreadable
 from kcover_ebpf.facts.kernel import TaskState
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.model.start_wait import StartWait
+from kcover_ebpf.model.silence_summary import StartWait
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.diagnosis import (

@@ -9,8 +9,8 @@ from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.diagnosis.waits import helpers
 from kcover_ebpf.diagnosis.waits.classify_context import ClassifyContext
 from kcover_ebpf.facts.kernel import TaskState
-from kcover_ebpf.model.discounted import Discounted
 from kcover_ebpf.model.process_state import State
+from kcover_ebpf.model.rank_snapshot import Discounted
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.tunables.diagnosis import EFFORT_WINDOW_NS
 

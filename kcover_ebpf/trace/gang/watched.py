@@ -15,8 +15,7 @@ from kcover_ebpf.api import agent_lease, fault_policy, fault_report
 from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.fault_policy import FaultPolicy
 from kcover_ebpf.api.fault_report import API_VERSION
-from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.api.job_kinds import Gang, gang_of
+from kcover_ebpf.api.job_kinds import Gang, GangId, gang_of
 from kcover_ebpf.api.nodes import is_ready
 from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.errors import ApiError, NotFound, ObjectError

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from kcover_ebpf.agent.informers import Informers
-from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.model.silence_summary import SilenceSummary
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from kcover_ebpf.agent.job_memories import JobMemories, memory_of, words_of
 from kcover_ebpf.api.fault_report import REPORT, FaultReport
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, JobRef, Phase, Status, object_of, status_of
-from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.job_kinds import Gang, GangId
 from kcover_ebpf.api.order import past_of as past_of_incident
 from kcover_ebpf.diagnosis.clock.job_memory import JobMemory
 from kcover_ebpf.diagnosis.clock.silences import joined

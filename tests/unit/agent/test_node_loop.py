@@ -13,8 +13,7 @@ from kcover_ebpf.agent.containers import Containers, RunningContainer
 from kcover_ebpf.agent.job_memories import JobMemories
 from kcover_ebpf.agent.node_loop import GangWatch, NodeLoop
 from kcover_ebpf.agent.pod_registry import PodRegistry
-from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.job_kinds import Gang, GangId
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.devices.watch import DeviceWatch
 from kcover_ebpf.facts.devices import AnnouncedFault, DeviceFact, DeviceFault, PortChange

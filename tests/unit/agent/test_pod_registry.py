@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.agent.pod_registry import PodRegistry, key_of, report_name
-from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.job_kinds import Gang, GangId
 from kcover_ebpf.kube.reflector import Change, Event
 from tests.unit.support.custom_kinds import TRAINING, job_kind
 from tests.unit.support.registry_pods import heard

@@ -12,7 +12,7 @@ from kcover_ebpf.agent.reports.report_pace import Pace, valid_s
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.agent_lease import MOST_ACKS, AgentLease, lease_of, object_of
 from kcover_ebpf.api.fault_report import Ack, AckResult, PodRef
-from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.errors import ObjectError

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import (
     OWNER_UID,
     POD_UID,
     Gang,
+    GangId,
     counts_whole_gang,
     gang_of,
     is_job_pod,

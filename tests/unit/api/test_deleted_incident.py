@@ -6,7 +6,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import (
     FINALIZER,
     Incident,
@@ -18,6 +17,7 @@ from kcover_ebpf.api.incident import (
     object_of,
     status_of,
 )
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.gang_reconciler import GangReconciler

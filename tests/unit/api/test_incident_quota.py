@@ -9,8 +9,8 @@ import pytest
 
 from kcover_ebpf.api import fault_report
 from kcover_ebpf.api.fault_report import FaultReport, PodRef
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, JobRef, Status, object_of, status_of
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache

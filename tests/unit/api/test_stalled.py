@@ -18,8 +18,7 @@ from kcover_ebpf.agent.reports.report_cache import ReportCache
 from kcover_ebpf.agent.reports.report_sender import ReportSender
 from kcover_ebpf.api.agent_lease import AgentLease, lease_of
 from kcover_ebpf.api.fault_report import FaultReport, ReportedDeviceFault, report_of
-from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.job_kinds import Gang, GangId
 from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding
 from kcover_ebpf.devices.fault_rules import of_port

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.api.fault_policy import Bounds, FaultPolicy
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import (
     Incident,
     JobRef,
@@ -19,6 +18,7 @@ from kcover_ebpf.api.incident import (
     object_of,
     status_of,
 )
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.controller.breaker import Breaker, Limits
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.quota import Quota

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Phase
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.workqueue import WorkQueue
 from kcover_ebpf.kube.leader_election import Claim

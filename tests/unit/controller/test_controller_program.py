@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.controller.main import Controller, ControllerOptions, collect_rarely
 from kcover_ebpf.errors import Unreachable
 from kcover_ebpf.kube.reflector import Reflector

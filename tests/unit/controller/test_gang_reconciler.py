@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, JobRef, Phase, RestartAction, RestartMethod, Status
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.controller.breaker import Limits

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.api.fault_policy import FaultPolicy
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import (
     Incident,
     JobRef,
@@ -18,6 +17,7 @@ from kcover_ebpf.api.incident import (
     object_of,
 )
 from kcover_ebpf.api.incident import status_of as written
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.incident_gc import IncidentCollector
 from kcover_ebpf.controller.owners import FoundOwner

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.api.job_kinds import job_kinds
+from kcover_ebpf.api.job_kinds import GangId, job_kinds
 from kcover_ebpf.controller import pod_cache
 from kcover_ebpf.controller.pod_cache import Pods, gang_pod
 from kcover_ebpf.kube.reflector import Change, Event

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.api.fault_report import FaultReport, object_of
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, JobRef, Phase, Status, status_of
 from kcover_ebpf.api.incident import object_of as incident_object
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.gang_reconciler import GangReconciler

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.api.pod_waits import PodWait
 from kcover_ebpf.api.pods import Container, ContainerKind, Pod
 from kcover_ebpf.controller.context_builder import ContextBuilder
-from kcover_ebpf.model.start_wait import StartWait
+from kcover_ebpf.model.silence_summary import StartWait
 from kcover_ebpf.model.verdict import Cause, Certainty, VerdictKind
 from kcover_ebpf.recovery.restart.context import GangPod
 from tests.unit.support.kept_incidents import KEY, LABELS, NOW_S, World

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from kcover_ebpf.api.fault_report import PodPorts
 from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.gang.gang_input import GangInput
 from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.ids import Endpoint
-from kcover_ebpf.model.pod_ports import PodPorts
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.model.verdict import VerdictKind

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf.api.fault_report import object_of
-from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.gang.gang_input import GangInput, NodeState
 from kcover_ebpf.gang.gang_judge import merge

@@ -9,13 +9,13 @@ import pytest
 
 from kcover_ebpf.api.fault_report import (
     FaultReport,
+    PodPorts,
     PodRef,
     ReportedJob,
     object_of,
 )
 from kcover_ebpf.gang.report_size import MOST_BYTES, fitted
 from kcover_ebpf.ids import Endpoint, Pid
-from kcover_ebpf.model.pod_ports import PodPorts
 from kcover_ebpf.model.process_state import Effort, State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.model.roles import Role

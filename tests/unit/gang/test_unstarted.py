@@ -14,7 +14,7 @@ from kcover_ebpf.gang.gang_input import GangInput
 from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.model.process_state import State
-from kcover_ebpf.model.start_wait import StartWait
+from kcover_ebpf.model.silence_summary import StartWait
 from kcover_ebpf.model.verdict import Cause, Certainty, VerdictKind
 from tests.unit.support.report_builders import NOW_S, case, pod, rank, report
 

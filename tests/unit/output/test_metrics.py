@@ -20,9 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kcover_ebpf.agent.metrics import AgentMetrics
 from kcover_ebpf.api.fault_report import FaultReport, PodRef
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, JobRef, Phase, Status, object_of, status_of
-from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.job_kinds import Gang, GangId
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.telemetry import ControllerTelemetry
 from kcover_ebpf.diagnosis.decisions import Decision

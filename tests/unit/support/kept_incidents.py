@@ -9,8 +9,8 @@ from typing import Any
 from kcover_ebpf.api import agent_lease, fault_report, incident
 from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.fault_report import FaultReport, PodRef
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, JobRef, Status
+from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache

@@ -13,8 +13,7 @@ from kcover_ebpf.agent.node_loop import GangWatch
 from kcover_ebpf.agent.pod_registry import LocalGang
 from kcover_ebpf.agent.reports.report_builder import Identity, ReportBuilder
 from kcover_ebpf.api.fault_report import object_of, report_of
-from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.job_kinds import Gang, GangId
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.tracker import Tracker

@@ -15,8 +15,7 @@ from kcover_ebpf.agent.orders.bundles import Bundles, GangReports
 from kcover_ebpf.agent.orders.evidence_reader import Readings
 from kcover_ebpf.agent.orders.evidence_thread import EvidenceRequest
 from kcover_ebpf.api.fault_report import FaultReport
-from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.job_kinds import Gang, GangId
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.archive.incident_archive import unpacked
 from kcover_ebpf.archive.node_part import EvidenceTrigger, NodePart

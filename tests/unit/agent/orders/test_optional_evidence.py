@@ -11,8 +11,7 @@ from kcover_ebpf.agent.orders import optional_evidence
 from kcover_ebpf.agent.orders.evidence_thread import EvidenceRequest
 from kcover_ebpf.agent.orders.optional_evidence import OptionalEvidence, OptionalReadings
 from kcover_ebpf.agent.orders.order_scope import checkpointed
-from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.job_kinds import Gang, GangId
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.errors import ApiError

@@ -27,9 +27,8 @@ from kcover_ebpf.agent.orders.order_journal import (
 from kcover_ebpf.agent.orders.order_listeners import Listeners
 from kcover_ebpf.agent.pod_registry import PodRegistry, key_of
 from kcover_ebpf.api.fault_report import Ack, AckResult
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Phase
-from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.job_kinds import Gang, GangId
 from kcover_ebpf.api.order import Order, OrderedIncident, Verb
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.host import terminate

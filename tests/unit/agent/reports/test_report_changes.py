@@ -8,7 +8,7 @@ import pytest
 
 from kcover_ebpf.agent.reports.report_changes import news_of
 from kcover_ebpf.api.log_report import AnnouncedPhase, ContainerLog, PrintedProgress
-from kcover_ebpf.model.start_wait import StartWait
+from kcover_ebpf.model.silence_summary import StartWait
 from tests.unit.support import report_builders as build
 
 PROGRESS = PrintedProgress(step=7, age_s=1.0, checkpoint_step=5, checkpoint_age_s=20.0)

@@ -12,9 +12,8 @@ from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.facts.kernel import ProcessExit
 from kcover_ebpf.ids import NS, Inode, Pid
-from kcover_ebpf.model.discounted import Discounted
 from kcover_ebpf.model.process_state import State
-from kcover_ebpf.model.rank_snapshot import EffortRates, RankSnapshot
+from kcover_ebpf.model.rank_snapshot import Discounted, EffortRates, RankSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.settings import Policy
 from tests.unit.support.outside_waits import passes

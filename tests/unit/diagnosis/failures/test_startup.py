@@ -7,7 +7,7 @@ import pytest
 from kcover_ebpf.diagnosis.failures import startup
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.model.start_wait import StartWait
+from kcover_ebpf.model.silence_summary import StartWait
 from kcover_ebpf.model.verdict import Cause, Certainty
 from tests.unit.support.scripted_job import Proc, Stage
 from tests.unit.support.seen_verdicts import faults
