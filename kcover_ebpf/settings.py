@@ -2,7 +2,8 @@
 
 `Settings` is built once from flags (and, in a cluster, chart values) and passed down; nothing else is global.
 `Policy` is the part that a user writes into a policy file (`--policy FILE`, TOML); durations there are text with a
-unit ("500ms", "3s", "2m", "1h", "7d"), so that no reader has to guess.
+unit ("500ms", "3s", "2m", "1h", "7d"), so that no reader has to guess. `read_table` reads each file that an operator
+writes.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import field, fields, replace
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import PolicyError
-from kcover_ebpf.tables import read_table
 from kcover_ebpf.tunables.host import LONGEST_PHASE_S
 
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -212,3 +213,35 @@ class Settings:
     """Longest phase that a program may announce in its log; a longer one is refused."""
     act: Act = Act.OBSERVE
     policy: Policy = field(default_factory=Policy)
+
+
+_MOST_FILE_BYTES = 1 << 20
+"""Larger than any file that people write; a device file or a log given by mistake has no end."""
+
+
+def read_table(path: Path, what: str) -> dict[str, Any]:
+    """The table in a file that an operator wrote: JSON if it begins with a brace, TOML otherwise.
+
+    `what`: description of its content for messages ("policy", "job rules"). Raises `PolicyError`, which begins with
+    it and the path.
+    """
+    # imported late: few runs read a file
+    import json
+    import tomllib
+
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MOST_FILE_BYTES + 1)
+    except OSError as error:
+        raise PolicyError(f"cannot read {what} {path}: {error.strerror}") from error
+    if len(raw) > _MOST_FILE_BYTES:
+        raise PolicyError(f"{what} {path}: the file is larger than {_MOST_FILE_BYTES >> 20} MiB")
+    is_json = raw.lstrip()[:1] == b"{"
+    try:
+        text = raw.decode("utf-8")
+        table: dict[str, Any] = json.loads(text) if is_json else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        # both also pass on errors of very long numbers and deep nesting
+        form = "JSON" if is_json else "TOML"
+        raise PolicyError(f"{what} {path}: the file is not valid {form}: {error}") from error
+    return table

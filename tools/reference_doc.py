@@ -20,7 +20,7 @@ from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.telemetry import ControllerTelemetry
 from kcover_ebpf.notify.notifier import Notifier
 from kcover_ebpf.output.metrics import MetricsSink, RunMetrics
-from kcover_ebpf.stores.folder_store import FolderStore
+from kcover_ebpf.stores.opened import FolderStore
 from kcover_ebpf.stores.uploader import Uploader, UploadMetrics
 from tools.pages import ROOT, keep
 

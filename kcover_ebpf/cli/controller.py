@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kcover_ebpf.cli.options import duration_option, metrics_option
-from kcover_ebpf.tables import read_table
+from kcover_ebpf.settings import read_table
 
 if TYPE_CHECKING:
     from kcover_ebpf.controller.job_sizes import GpuPrices

@@ -126,7 +126,7 @@ def _explain(incident: Incident, status: Status) -> None:
     from kcover_ebpf.controller.owners import OWNER
     from kcover_ebpf.notify.message import message_of
     from kcover_ebpf.output.formatting import reasons
-    from kcover_ebpf.recovery.recorded_verdict import recorded_verdict, still_so
+    from kcover_ebpf.recovery.closing import recorded_verdict, still_so
     from kcover_ebpf.trace.advice import next_step
 
     show(f"  {status.phase.value}: {status.message}")

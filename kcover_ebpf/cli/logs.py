@@ -23,7 +23,7 @@ from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.normal import NormalLines
 from kcover_ebpf.logs.reader import LogReader, Match
 from kcover_ebpf.output.formatting import printable
-from kcover_ebpf.tables import read_table
+from kcover_ebpf.settings import read_table
 
 _BLOCK_BYTES = 1 << 20
 _SOURCES = {"auto": Source.UNKNOWN, "kernel": Source.KERNEL, "container": Source.CONTAINER}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -88,12 +89,25 @@ def _ask(node: str, kubeconfig: str | None) -> tuple[bool, str]:
 
 
 def _hand_out(folder: Path) -> None:
-    from kcover_ebpf.inspection import hand_out
-
     try:
-        hand_out.hand_out(folder)
+        copy_bandwidth_check(folder)
     except OSError as error:
         click.echo(f"{folder}: the bandwidth check cannot be copied there: {error.strerror}")
+
+
+def copy_bandwidth_check(folder: Path) -> None:
+    """Copy `inspection.bandwidth`, in otherwise empty packages with the same names; raises OSError."""
+    from kcover_ebpf.inspection import bandwidth
+
+    source = Path(bandwidth.__file__).parent
+    target = folder / Path(*bandwidth.__name__.split("."))
+    shutil.copytree(
+        source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    for parent in target.parents:
+        if parent == folder:
+            break
+        (parent / "__init__.py").touch()
 
 
 def _health(node: str, kubeconfig: str | None) -> ReceivedHealth:

@@ -6,7 +6,7 @@ from kcover_ebpf.api.incident import Phase, Status
 from kcover_ebpf.archive.incident_archive import Archive
 from kcover_ebpf.model.verdict import Cause, Culprit, Verdict, VerdictKind
 from kcover_ebpf.output.formatting import CAUSE_TEXT, span
-from kcover_ebpf.recovery.recorded_verdict import recorded_verdict
+from kcover_ebpf.recovery.closing import recorded_verdict
 from kcover_ebpf.views.rank_numbers import ranks_text
 
 _MOST_RUNS = 4

@@ -17,7 +17,7 @@ from kcover_ebpf.model.verdict import Verdict, VerdictKind
 from kcover_ebpf.notify.message import message_of
 from kcover_ebpf.postmortem import findings, known_verdict, signs, svg
 from kcover_ebpf.postmortem.findings import ShownConnection, ShownLog
-from kcover_ebpf.recovery.recorded_verdict import still_so
+from kcover_ebpf.recovery.closing import still_so
 from kcover_ebpf.trace import advice
 from kcover_ebpf.views.rank_grid import NodeRanks, RankGrid, grid_of
 from kcover_ebpf.views.rank_numbers import in_and_out

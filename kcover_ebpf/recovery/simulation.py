@@ -25,7 +25,7 @@ from kcover_ebpf.diagnosis.clock import certainty
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.model.silence_summary import Patience
 from kcover_ebpf.model.verdict import Cause, Certainty, Verdict
-from kcover_ebpf.recovery.recorded_verdict import recorded_verdict
+from kcover_ebpf.recovery.closing import recorded_verdict
 from kcover_ebpf.recovery.restart import guards
 from kcover_ebpf.recovery.restart.context import GangPod, RestartInput, SuspendSwitch, TopOwner
 from kcover_ebpf.recovery.restart.guards import ClusterLimits, RestartRequest

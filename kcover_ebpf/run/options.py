@@ -11,8 +11,7 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.host import cgroups, process_tree
 from kcover_ebpf.run.join.options import JoinOptions
-from kcover_ebpf.settings import Act, Policy, Settings, parse_duration
-from kcover_ebpf.tables import read_table
+from kcover_ebpf.settings import Act, Policy, Settings, parse_duration, read_table
 
 if TYPE_CHECKING:
     from kcover_ebpf.api.job_rules import JobRule

@@ -21,7 +21,7 @@ from kcover_ebpf.facts.logs import LogSeen
 from kcover_ebpf.host.process_tree import Witness
 from kcover_ebpf.host.supervisor_client import Supervisor
 from kcover_ebpf.kernel.sampler import KernelSampler
-from kcover_ebpf.run import actions, outcome
+from kcover_ebpf.run import outcome
 from kcover_ebpf.run.options import RunOptions
 from kcover_ebpf.run.outcome import Outcome, Reason
 from kcover_ebpf.run.sinks import Announcer, Recent
@@ -200,7 +200,7 @@ class Session:
         if decision.act is Act.SHUTDOWN:
             self._shut_down(decision, Reason.SHUTDOWN, "the job was shut down")
         elif decision.act is Act.RESTART:
-            refusal = actions.refusal(
+            refusal = outcome.refusal(
                 self._budget, self.restart_count, made_progress=self._made_progress
             )
             if refusal is not None:
@@ -250,7 +250,7 @@ class Session:
         assert self._supervisor is not None
         self._announcer.hushed = True
         try:
-            text = actions.end_job(self._supervisor)
+            text = outcome.end_job(self._supervisor)
         except ActionError as error:
             self._report_action(decision, str(error))
             self._outcome = outcome.shut_down(Reason.SHUTDOWN, str(error))

@@ -18,7 +18,7 @@ from kcover_ebpf.devices.catalog import (
     version_key,
 )
 from kcover_ebpf.errors import PolicyError
-from kcover_ebpf.tables import read_table
+from kcover_ebpf.settings import read_table
 
 _NEEDED = ("mnemonic", "meaning", "domain", "action", "survival")
 

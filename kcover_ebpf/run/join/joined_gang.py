@@ -16,8 +16,8 @@ from kcover_ebpf.gang.gang_input import GangInput, GangVerdict, NodeState
 from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.model.verdict import Verdict
-from kcover_ebpf.run.actions import refusal
 from kcover_ebpf.run.join.messages import VERSION, CoordinatorMessage, EndOrder, Hello, StartOrder
+from kcover_ebpf.run.outcome import refusal
 from kcover_ebpf.settings import Act, Settings
 from kcover_ebpf.tunables.host import JOIN_ENDED_S
 from kcover_ebpf.tunables.recovery import VERDICT_STABLE_S

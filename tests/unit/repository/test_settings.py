@@ -10,7 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from kcover_ebpf.errors import KcoverError, PolicyError
-from kcover_ebpf.settings import Policy, parse_duration
+from kcover_ebpf.settings import Policy, parse_duration, read_table
 
 KEYS = [field.name.removesuffix("_per_h").removesuffix("_s") for field in fields(Policy)]
 VALUES = st.one_of(
@@ -188,3 +188,38 @@ def test_settings__the_exit_codes_of_all_errors() -> None:
         "StoreError": 1,
         "ReaderError": 1,
     }
+
+
+def written(folder: Path, content: bytes) -> Path:
+    path = folder / "table"
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("content", [b'a = 1\nb = "x"\n', b' {"a": 1, "b": "x"}'])
+def test_read_table__the_form_shows_in_the_file(tmp_path: Path, content: bytes) -> None:
+    assert read_table(written(tmp_path, content), "policy") == {"a": 1, "b": "x"}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"a = ", "the file is not valid TOML"),
+        (b"[1, 2]", "the file is not valid TOML"),
+        (b'{"a": ', "the file is not valid JSON"),
+        (b"a = \xff", "the file is not valid TOML"),
+        (b"a = " + b"[" * 5000, "the file is not valid TOML"),
+        (b"a" * (1 << 20) + b"b", "the file is larger than 1 MiB"),
+    ],
+)
+def test_read_table__a_bad_file_is_one_line(tmp_path: Path, content: bytes, says: str) -> None:
+    path = written(tmp_path, content)
+    with pytest.raises(PolicyError) as raised:
+        read_table(path, "job rules")
+    assert str(raised.value).startswith(f"job rules {path}: {says}")
+    assert "\n" not in str(raised.value)
+
+
+def test_read_table__a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match=r"cannot read policy .*/none: No such file"):
+        read_table(tmp_path / "none", "policy")

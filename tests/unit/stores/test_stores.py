@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.errors import StoreError, UsageError
-from kcover_ebpf.stores.folder_store import FolderStore
+from kcover_ebpf.stores.opened import FolderStore
 from kcover_ebpf.stores.s3_store import S3Store, credentials_in, credentials_of
 from kcover_ebpf.stores.sigv4 import Credentials
 from kcover_ebpf.stores.store import StoreAddress, part_key, store_address

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.agent import preflight
+from kcover_ebpf.cli.preflight import copy_bandwidth_check
 from kcover_ebpf.inspection import bandwidth
 from kcover_ebpf.inspection.bandwidth import __main__ as program
 from kcover_ebpf.inspection.bandwidth.all_reduce import Measured, read, ring_phases
 from kcover_ebpf.inspection.bandwidth.place import PodPlace, Unknown, place_of
-from kcover_ebpf.inspection.hand_out import hand_out
 
 # --- what is copied into the image of a job
 
@@ -32,8 +32,8 @@ def test_gang_bandwidth__an_old_python_without_our_packages_can_run_it(file: Pat
     assert {other.partition(".")[0] for other in others} <= set(sys.stdlib_module_names)
 
 
-def test_hand_out__what_is_copied_runs_alone(tmp_path: Path) -> None:
-    hand_out(tmp_path)
+def test_copy_bandwidth_check__what_is_copied_runs_alone(tmp_path: Path) -> None:
+    copy_bandwidth_check(tmp_path)
     done = alone(tmp_path, tmp_path, {})
     assert (done.returncode, done.stdout) == (
         0,

@@ -8,7 +8,7 @@ import pytest
 
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.output.bundles import write_bundle
-from kcover_ebpf.run.actions import refusal
+from kcover_ebpf.run.outcome import refusal
 from kcover_ebpf.settings import Policy
 
 
