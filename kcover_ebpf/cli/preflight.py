@@ -96,7 +96,7 @@ def _hand_out(folder: Path) -> None:
 
 
 def copy_bandwidth_check(folder: Path) -> None:
-    """Copy `inspection.bandwidth`, in otherwise empty packages with the same names; raises OSError."""
+    """Copy the bandwidth check, in otherwise empty packages with the same names; raises OSError."""
     from kcover_ebpf.inspection import bandwidth
 
     source = Path(bandwidth.__file__).parent

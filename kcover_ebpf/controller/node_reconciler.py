@@ -15,7 +15,6 @@ from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.api.node_health import HEALTHS, ReceivedHealth
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.device_taints import DeviceTaints
-from kcover_ebpf.controller.suspicions import Suspicions
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ApiError, NotFound
 from kcover_ebpf.facts.health import Result
@@ -52,10 +51,10 @@ from kcover_ebpf.recovery.nodes.node_plan import (
     inspection_condition,
     is_news,
     plan,
-    suspect,
     view_of,
     why_not_lifted,
 )
+from kcover_ebpf.recovery.nodes.suspect_nodes import Suspicions, suspect
 
 _LOG = logging.getLogger(__name__)
 _MOST_TEXT = 1024

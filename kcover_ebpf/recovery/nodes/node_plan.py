@@ -29,7 +29,6 @@ from kcover_ebpf.recovery.nodes.node_health import (
     why_cordoned,
 )
 from kcover_ebpf.recovery.nodes.others import seen_on
-from kcover_ebpf.tunables.recovery import SUSPECT_CORDON_S
 
 CORDONED = "kcover.io/cordoned"
 """Annotation of a node that we cordoned: when, and why. Without it a cordon is not ours."""
@@ -276,17 +275,6 @@ def is_news(node: NodeView, received: ReceivedHealth | None, status: str, text: 
 def _failed(received: ReceivedHealth | None) -> list[PartHealth]:
     checks = received.health.checks if received is not None else ()
     return [check for check in checks if check.result is Result.FAIL]
-
-
-def suspect(
-    node: NodeView, reason: str, now_s: float, actions: NodeActions, room: bool
-) -> NodePlan:
-    """What to do about a node on which a restart of a job failed, though no device of it is known to be unfit."""
-    if node.ours or node.cordoned or not actions.cordon:
-        return NodePlan()
-    if not room:
-        return NodePlan(refused=f"{reason}, but the breaker allows no more nodes to be cordoned")
-    return NodePlan(reason=reason, cordon=True, until_s=now_s + SUSPECT_CORDON_S)
 
 
 def cordoned_again(

@@ -1,4 +1,4 @@
-"""Nodes that are cordoned on suspicion: by whose policy, how many, and for how long."""
+"""Nodes that are cordoned on suspicion: by whose word and policy, how many, and for how long."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.controller.node_reconciler import release
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.recovery.nodes.node_plan import CORDONED, CORDONED_BY, UNTIL, NodeBreaker, view_of
+from kcover_ebpf.recovery.nodes.suspect_nodes import Suspicions
 from kcover_ebpf.tunables.recovery import SUSPECT_CORDON_S
 from tests.unit.support.node_bed import Bed, P
 from tests.unit.support.node_world import Cluster
@@ -113,3 +114,26 @@ def test_suspect__a_node_that_passes_its_inspection_is_not_cordoned_on_the_word_
     assert bed.events[-1] == ("n0", "KcoverNotCordoned")
     bed.nodes.suspect("n0", "stuck", "another")
     assert bed.cordoned() == ["n0"]
+
+
+def test_suspicions__one_namespace_alone_has_one_node_cordoned_at_a_time() -> None:
+    said = Suspicions()
+    assert said.why_not("n0", "evil", 0.0, is_clean=False) is None
+    assert said.why_not("n0", "evil", 1.0, is_clean=False) is None, "the same again"
+    assert "n0 was already cordoned" in str(said.why_not("n1", "evil", 2.0, is_clean=False))
+    assert said.why_not("n2", "other", 3.0, is_clean=False) is None
+    later_s = SUSPECT_CORDON_S + 2.0
+    assert said.why_not("n1", "evil", later_s, is_clean=False) is None
+
+
+def test_suspicions__a_node_that_passes_its_inspection_needs_a_second_namespace() -> None:
+    said = Suspicions()
+    assert "inspection passes" in str(said.why_not("n0", "evil", 0.0, is_clean=True))
+    assert "inspection passes" in str(said.why_not("n0", "evil", 9.0, is_clean=True))
+    assert said.why_not("n0", "other", 10.0, is_clean=True) is None
+
+
+def test_suspicions__what_was_said_long_ago_is_no_second_word() -> None:
+    said = Suspicions()
+    said.why_not("n0", "evil", 0.0, is_clean=True)
+    assert said.why_not("n0", "other", SUSPECT_CORDON_S + 1.0, is_clean=True) is not None

@@ -1,19 +1,20 @@
-"""Which namespaces suspect a node, and whether that is enough to cordon it without a known bad device.
+"""Nodes on which a restart of a job failed, without a known unfit device: when and how they are cordoned.
 
 That a job could not be restarted is shown only by its own pods, and a tenant can make its ranks appear to wait for
-a driver. So one namespace alone can have one node cordoned at a time, and no node that passes its inspection. Not
-thread-safe.
+a driver. So one namespace alone can have one node cordoned at a time, and no node that passes its inspection. Pure.
 """
 
 from __future__ import annotations
 
+from kcover_ebpf.api.fault_policy import NodeActions
+from kcover_ebpf.recovery.nodes.node_plan import NodePlan, NodeView
 from kcover_ebpf.tunables.recovery import SUSPECT_CORDON_S
 
 _MOST_NODES = 1000
 
 
 class Suspicions:
-    """Suspicions of namespaces within the duration of such a cordon; unix seconds."""
+    """Suspicions of namespaces within the duration of such a cordon; unix seconds. Not thread-safe."""
 
     def __init__(self) -> None:
         self._said: dict[str, dict[str, float]] = {}
@@ -42,3 +43,14 @@ class Suspicions:
             return f"node {known} was already cordoned because namespace {namespace} alone suspected it"
         self._alone[namespace] = node, now_s
         return None
+
+
+def suspect(
+    node: NodeView, reason: str, now_s: float, actions: NodeActions, room: bool
+) -> NodePlan:
+    """What to do about a node on which a restart of a job failed, though no device of it is known to be unfit."""
+    if node.ours or node.cordoned or not actions.cordon:
+        return NodePlan()
+    if not room:
+        return NodePlan(refused=f"{reason}, but the breaker allows no more nodes to be cordoned")
+    return NodePlan(reason=reason, cordon=True, until_s=now_s + SUSPECT_CORDON_S)
