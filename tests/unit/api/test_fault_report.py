@@ -26,6 +26,8 @@ from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
 
 CRDS = Path(__file__).resolve().parents[3] / "charts/kcover-ebpf/crds"
 moments = st.integers(0, 4_000_000_000_000_000).map(lambda micros: micros / 1_000_000)
+since = st.floats(-9e10, 9e10)
+"""Moments that are written as ages: with the latest of `moments`, an age is up to 1e11, as numbers may be."""
 labels = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2)
 
 
@@ -58,7 +60,11 @@ def objects(kind: Any) -> st.SearchStrategy[Any]:
     return st.builds(
         kind,
         **{
-            field.name: moments if metadata.get("time") else any_of(hint)
+            field.name: moments
+            if metadata.get("time")
+            else since
+            if metadata.get("ago")
+            else any_of(hint)
             for _, field, metadata, hint in REPORT._fields(kind)
         },
     )
