@@ -248,9 +248,10 @@ def _stuck(
     # of two ranks, the owner of a lock is named, and not the one that waits for it
     culprit = end if first.state is State.LOCK and end.pid in snapshot.ranks else first
     blamed = blame(snapshot, kind, _cause(first, end), culprit, found, end)
-    # storage, a driver or a page may still answer, and work may end: none of them is known to be stuck
-    is_own = evidence.is_inside(first, end) or end.state is State.SPINNING
-    is_own = is_own or wait_chain.is_cycle(first, end)
+    # storage, a driver or a page may still answer, work may end, and anything may end a wait of unknown kind: none of
+    # them is known to be stuck
+    is_own = evidence.is_inside(first, end) and end.state is not State.OTHER
+    is_own = is_own or end.state is State.SPINNING or wait_chain.is_cycle(first, end)
     return replace(blamed, doubtful=not is_own)
 
 
