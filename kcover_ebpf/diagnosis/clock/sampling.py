@@ -12,7 +12,6 @@ from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.membership.members import Members
 from kcover_ebpf.facts.kernel import Detail, SampleRequest
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.model.roles import Role
 
 _CALM = SampleRequest()
 _UNTRAINED = SampleRequest(every=4)
@@ -32,14 +31,9 @@ def connected(members: Members, *, suspicious: bool) -> list[Pid]:
     """Living processes whose connections are read; while something may be wrong, also the children of ranks."""
     if not suspicious:
         return members.connected
-    children = (process.pid for process in members.owned.values() if _may_wait(process))
+    # busy ones too: a wait for a pipe is judged by all processes that hold its other end
+    children = (pid for pid in members.owned if pid not in members.ranks)
     return list(dict.fromkeys([*members.connected, *islice(children, _MOST_CHILDREN)]))
-
-
-def _may_wait(process: ProcessHistory) -> bool:
-    role = process.membership.role if process.membership else Role.HELPER
-    busy = process.lead is not None and process.lead.burning_since_ns is not None
-    return role in (Role.LOADER, Role.HELPER) and not busy
 
 
 def in_detail(suspicion: Suspicion, now_ns: int, *, trained: bool, examined: bool) -> SampleRequest:
