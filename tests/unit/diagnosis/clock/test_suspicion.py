@@ -296,15 +296,3 @@ def test_suspicion__healthy_waits_are_learned_a_few_at_a_time() -> None:
     stage.run(30)
     assert stage.job.attention.known.knows(COLLECTIVE)
     assert stage.now_ns > START_NS
-
-
-def test_suspicion__the_descriptors_of_a_busy_child_are_read_for_who_waits_for_it() -> None:
-    stage = trained()
-    worker = stage.add(Proc(700, ppid=101))
-    stage.run(5)
-    assert worker.pid not in stage.job.connected
-    stage.become(worker, "spin")
-    stage.become(stage.rank(1), "poll")
-    all_wait(stage, 1)
-    stage.run(15)
-    assert worker.pid in stage.job.connected
