@@ -126,7 +126,7 @@ def memory_of(words: object) -> JobMemory:
     kept = [
         Silence(place[:MOST_PLACE], length_s, at_s)
         for place, length_s, at_s in record.silences
-        if 0 < length_s < 1e6
+        if bounded_s(length_s)
     ]
     memory = JobMemory(
         Silences(max(0.0, record.observed_s), kept[: 4 * SILENCES_KEPT]),

@@ -1,18 +1,12 @@
-"""How a job is ended, whether it may be started again, and why a run ended, with its exit code.
-
-`host.supervisor` ends it, as the user who started it. All else is pure.
-"""
+"""Why a run ended, with its exit code, and whether a job may be started again. Pure."""
 
 from __future__ import annotations
 
 import signal
-import time
 from enum import Enum
 
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.failures.exits import signal_name
-from kcover_ebpf.errors import ActionError
-from kcover_ebpf.host.supervisor_client import Supervisor
 from kcover_ebpf.settings import RestartBudget
 
 EXIT_SHUT_DOWN = 75
@@ -102,17 +96,3 @@ def refusal(budget: RestartBudget, earlier: int, *, made_progress: bool) -> str 
     if earlier and not made_progress:
         return "no progress since the last restart"
     return None
-
-
-def end_job(supervisor: Supervisor) -> str:
-    """Stop all processes of the job, then kill them at once; returns a description of the result.
-
-    Raises `ActionError` if processes remain that do not die, or the supervisor is lost.
-    """
-    begin_s = time.monotonic()
-    left = supervisor.kill_and_wait()
-    took_s = time.monotonic() - begin_s
-    if left:
-        pids = ", ".join(map(str, left))
-        raise ActionError(f"pid {pids} did not die of SIGKILL in {took_s:.1f}s (state D?)")
-    return f"stopped and killed the whole job in {took_s * 1000:.0f} ms"

@@ -250,7 +250,7 @@ class Session:
         assert self._supervisor is not None
         self._announcer.hushed = True
         try:
-            text = outcome.end_job(self._supervisor)
+            text = _end_job(self._supervisor)
         except ActionError as error:
             self._report_action(decision, str(error))
             self._outcome = outcome.shut_down(Reason.SHUTDOWN, str(error))
@@ -299,3 +299,17 @@ def _in_foreground() -> bool:
         return False
     finally:
         os.close(terminal)
+
+
+def _end_job(supervisor: Supervisor) -> str:
+    """Stop all processes of the job, then kill them at once; returns a description of the result.
+
+    Raises `ActionError` if processes remain that do not die, or the supervisor is lost.
+    """
+    begin_s = time.monotonic()
+    left = supervisor.kill_and_wait()
+    took_s = time.monotonic() - begin_s
+    if left:
+        pids = ", ".join(map(str, left))
+        raise ActionError(f"pid {pids} did not die of SIGKILL in {took_s:.1f}s (state D?)")
+    return f"stopped and killed the whole job in {took_s * 1000:.0f} ms"

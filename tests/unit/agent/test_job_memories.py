@@ -230,6 +230,13 @@ def test_memory_of__reads_what_words_of_wrote(past: list[tuple[str, float]], hou
 )
 def test_memory_of__a_damaged_record_teaches_nothing_and_raises_nothing(words: object) -> None:
     for damaged in ({"observedS": words, "silences": words}, {"silences": [words]}):
-        found = memory_of(damaged).silences
+        found = memory_of({**words_of(JobMemory()), **damaged}).silences
         assert found.observed_s >= 0
         assert all(silence.length_s > 0 for silence in found.kept)
+
+
+@pytest.mark.parametrize("length_s", [0.0, -3.0, 1e6])
+def test_memory_of__a_silence_of_no_plausible_length_is_none(length_s: float) -> None:
+    silences = [["reading", length_s, 10.0], ["saving", 12.0, 20.0]]
+    found = memory_of({**words_of(JobMemory()), "silences": silences}).silences.summary
+    assert (found.count, found.longest_s) == (1, 12.0)

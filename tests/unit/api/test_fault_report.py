@@ -2,6 +2,7 @@
 
 import dataclasses
 import typing
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -60,14 +61,17 @@ def objects(kind: Any) -> st.SearchStrategy[Any]:
     return st.builds(
         kind,
         **{
-            field.name: moments
-            if metadata.get("time")
-            else since
-            if metadata.get("ago")
-            else any_of(hint)
+            field.name: values_of(metadata, hint)
             for _, field, metadata, hint in REPORT._fields(kind)
         },
     )
+
+
+def values_of(metadata: Mapping[str, Any], hint: Any) -> st.SearchStrategy[Any]:
+    """Values of a field as its codec reads them."""
+    if metadata.get("time"):
+        return moments
+    return since if metadata.get("ago") else any_of(hint)
 
 
 reports = objects(FaultReport)
