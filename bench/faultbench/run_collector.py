@@ -8,8 +8,9 @@ from pathlib import Path
 
 from bench.faultbench.job import LAUNCH, ROOT, TAG_VARIABLE, tag_value
 from bench.faultbench.live import Live
+from testbed.ports import free_port
 from testbed.workloads import network
-from testbed.workloads.launch import free_port, network_members
+from testbed.workloads.launch import network_members
 
 SPACE_LIMIT_S = 30.0
 

@@ -18,8 +18,8 @@ from bench.faultbench.live import kill_tagged
 from bench.lifebench.needs import PROGRAMS, ROOT
 from bench.lifebench.phase import Phase
 from bench.lifebench.results import Line, Row, row_of
+from testbed.ports import free_port
 from testbed.workloads import network
-from testbed.workloads.launch import free_port
 
 PYTHON = "/usr/bin/python3"
 TCP = {"btl": "tcp,self", "btl_tcp_if_include": "lo", "oob_tcp_if_include": "lo"}

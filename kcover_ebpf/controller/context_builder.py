@@ -18,12 +18,13 @@ from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
 from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.model.roles import Role
-from kcover_ebpf.model.verdict import Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.model.verdict import Certainty, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.recovery.closing import is_suspected
 from kcover_ebpf.recovery.restart import gang_pods
 from kcover_ebpf.recovery.restart.context import GangPod, RestartInput
 from kcover_ebpf.recovery.restart.demand import Trigger, demanded
 from kcover_ebpf.settings import Policy
+from kcover_ebpf.tunables.recovery import UNEXPLAINED_S
 from kcover_ebpf.views.lag_groups import JobPlaces, sentences
 
 
@@ -48,21 +49,30 @@ class GangMemo:
     ) -> GangVerdict | None:
         """Note the verdict and return it, postponed as `certainty.put_off` says.
 
-        The clock keeps running while kind, cause and culprit are the same.
+        Just after a wait that had a reason, a hang is only suspected: the wait may be over, and the report of that on
+        its way. The clock keeps running while kind, cause and culprit are the same.
         """
-        signature: tuple[object, ...] = ()
-        if gang_verdict is not None and gang_verdict.verdict.kind is not VerdictKind.WORKING:
-            culprit = gang_verdict.culprit
-            who = (culprit.node, culprit.pod, culprit.pid) if culprit is not None else None
-            signature = (gang_verdict.verdict.kind, gang_verdict.verdict.cause, who)
-        if signature != self.signature:
-            self.signature, self.since_s = signature, now_s
         if gang_verdict is None:
+            self._sign(None, now_s)
             return None
         verdict = gang_verdict.verdict
         if is_explained(verdict.kind, verdict.cause):
             self.explained_s = now_s
-        return replace(gang_verdict, verdict=put_off(verdict, self.explained_s, policy))
+        verdict = put_off(verdict, self.explained_s, policy)
+        unexplained_s = now_s - (self.explained_s or 0.0)
+        if verdict.certainty is Certainty.INFERRED and unexplained_s < UNEXPLAINED_S:
+            verdict = replace(verdict, kind=VerdictKind.UNKNOWN, certainty=Certainty.SUSPECTED)
+        self._sign(verdict, now_s)
+        return replace(gang_verdict, verdict=verdict)
+
+    def _sign(self, verdict: Verdict | None, now_s: float) -> None:
+        signature: tuple[object, ...] = ()
+        if verdict is not None and verdict.kind is not VerdictKind.WORKING:
+            culprit = verdict.culprit
+            who = (culprit.node, culprit.pod, culprit.pid) if culprit is not None else None
+            signature = (verdict.kind, verdict.cause, who)
+        if signature != self.signature:
+            self.signature, self.since_s = signature, now_s
 
 
 class ContextBuilder:

@@ -44,6 +44,7 @@ def merge(gang_input: GangInput) -> GangVerdict:
     """The verdict; WORKING where no node has anything to say against it."""
     gang_verdict = _certain(gang_input, *unstarted.or_unstarted(gang_input, *_merged(gang_input)))
     gang_verdict = replace(gang_verdict, awaits=gang_input.awaited(gang_verdict.verdict))
+    gang_verdict = missing.only_expected(gang_verdict)
     return _explained(gang_input, _with_history(gang_input, gang_verdict))
 
 

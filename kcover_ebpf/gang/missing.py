@@ -1,6 +1,8 @@
-"""Absent ranks: a rank that never came although its pod runs, and a node that disappeared with its ranks."""
+"""What is missing: a rank that never came although its pod runs, a node that disappeared, the word of a node."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.diagnosis.evidence import wait_chain
@@ -11,7 +13,15 @@ from kcover_ebpf.gang.gang_snapshot import GangSnapshot
 from kcover_ebpf.gang.unstarted import is_unstarted
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.process_state import EFFORT, STOPPED
-from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
+from kcover_ebpf.model.verdict import (
+    Cause,
+    Certainty,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+)
 from kcover_ebpf.tunables.recovery import AGENT_GONE_S, STALLED_BESIDE_GONE_S
 
 
@@ -160,3 +170,16 @@ def missing_rank(gang_input: GangInput, gathered_snapshot: GangSnapshot) -> Find
 
 def _runs(pod: Pod) -> bool:
     return pod.phase == "Running" and not is_unstarted(pod)
+
+
+def only_expected(gang_verdict: GangVerdict) -> GangVerdict:
+    """The verdict; a stop is a fault only once its node has said that it lasts for as long as the policy allows.
+
+    The node may have seen its end meanwhile. Of all other waits, none is a fault from a certain second on.
+    """
+    verdict = gang_verdict.verdict
+    is_stop = verdict.cause in (Cause.STOPPED, Cause.FROZEN)
+    if not is_stop or not verdict.kind.is_fault or gang_verdict.awaits is None:
+        return gang_verdict
+    suspected = replace(verdict, kind=VerdictKind.UNKNOWN, certainty=Certainty.SUSPECTED)
+    return replace(gang_verdict, verdict=suspected)

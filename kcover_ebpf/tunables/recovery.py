@@ -41,6 +41,9 @@ launcher to copy its output. An exception that was caught and logged ends nothin
 
 VERDICT_STABLE_S = 0.3
 """Seconds for which a verdict made from several reports must stay the same: the reports arrive at different moments."""
+UNEXPLAINED_S = 2.0
+"""Seconds since a gang's wait last had a known reason, before a hang is inferred from what follows: twice the time
+between two reports of one node with different details (`agent.DETAILS_GAP_S`)."""
 LOGS_AGAIN_S = 0.5
 """Seconds between two checks for the log of a second crash: agents read logs every 0.5 s."""
 FAULT_OVER_S = 5.0

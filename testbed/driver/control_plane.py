@@ -7,7 +7,6 @@ admission policies are cluster-wide: on the shared test bed they would meet othe
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from typing import Any
 import urllib3
 
 from kcover_ebpf.kube.client import json_patch
+from testbed.ports import free_ports
 
 UP_WITHIN_S = 240.0
 
@@ -127,7 +127,8 @@ def running(folder: Path, apiserver: Path, audited: str | None = None) -> Iterat
     `audited`: the namespace whose service accounts are to be written down.
     """
     _make_pki(folder)
-    ports = _free_ports(3)
+    first = free_ports(3)
+    ports = [*range(first, first + 3)]
     plane = ControlPlane(folder, f"https://127.0.0.1:{ports[2]}")
     commands = [_etcd(ports), _apiserver(apiserver, ports) + _audit(folder, audited)]
     processes = []
@@ -157,14 +158,6 @@ def _wait_until_ready(plane: ControlPlane) -> None:
             end = (plane.folder / "kube-apiserver.log").read_text(errors="replace")[-2000:]
             raise AssertionError(f"no API server within {UP_WITHIN_S:.0f} s: {end}")
         time.sleep(0.2)
-
-
-def _free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [entry.getsockname()[1] for entry in held]
-    for item in held:
-        item.close()
-    return ports
 
 
 def _etcd(ports: list[int]) -> list[str]:

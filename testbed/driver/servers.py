@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.cluster import build, versions
+from testbed.ports import free_port
 
 ACCESS_KEY, SECRET_KEY = "kcover-access", "kcover-secret-word"
 _COLLECTOR = """
@@ -55,13 +56,6 @@ class Collector:
 
 def _say(text: str) -> None:
     print(text, flush=True)
-
-
-def free_port() -> int:
-    """A port of the loopback that nothing listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @contextmanager

@@ -14,7 +14,6 @@ import base64
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from testbed.ports import free_port
 from testbed.workloads import gpu_styles, network
 from testbed.workloads.training import EventLog
 
@@ -66,13 +66,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kill-others", action="store_true", help="end the job when a rank fails")
     parser.add_argument("rest", nargs="*", help="options of the workload, after --")
     return parser.parse_args()
-
-
-def free_port() -> int:
-    """A TCP port without a listener right now; the one after it is likely free too."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def environment() -> dict[str, str]:

@@ -22,8 +22,8 @@ from typing import Any
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from testbed.ports import free_port
 from testbed.workloads import torch_ddp
-from testbed.workloads.launch import free_port
 from testbed.workloads.training import Options
 
 RAY_CPUS = 8

@@ -33,9 +33,9 @@ from testbed.driver.servers import (
     SECRET_KEY,
     ObjectStore,
     collector,
-    free_port,
     object_store,
 )
+from testbed.ports import free_port
 from tests.cluster.stub_agents import COMMAND
 from tests.unit.support import incident_archives as build
 

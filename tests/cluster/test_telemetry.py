@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +24,7 @@ import pytest
 from testbed.driver import nvml_stub
 from testbed.driver.cluster import ROOT, Cluster, Namespace, home, until
 from testbed.driver.victims import JOB, observed, ranks
+from testbed.ports import free_port
 from tests.unit.support.dcgm_pages import page
 
 pytestmark = [
@@ -35,12 +35,6 @@ RELEASE = "app.kubernetes.io/name=kcover-ebpf"
 UUID = "GPU-7c0e-0"
 # of the agent alone: a mount that no other process sees
 WITH_DRIVER = 'mount -t tmpfs none /sys/module && mkdir /sys/module/nvidia && exec "$@"'
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
 
 
 class FakeDcgmPage(BaseHTTPRequestHandler):

@@ -1,11 +1,9 @@
 """The tiny fault programs of testbed/faults, compiled once, and how tests run and watch them."""
 
 import atexit
-import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -118,18 +116,6 @@ def waiting(*kinds: str) -> Iterator[tuple[Running, dict[str, Tid]]]:
         asleep = [tid for kind, tid in tids.items() if kind not in AWAKE]
         until_asleep(target.pid, target.pid, *asleep)
         yield target, tids
-
-
-def free_ports(count: int) -> int:
-    """The first of so many ports in a row that are free, below those that the kernel gives to connections."""
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    first = 10_000 + os.getpid() % 1_000 * count  # side by side, workers begin at different ones
-    for base in range(first, lowest - count, count):
-        with contextlib.ExitStack() as taken, contextlib.suppress(OSError):
-            for port in range(base, base + count):
-                taken.enter_context(socket.create_server(("127.0.0.1", port)))
-            return base
-    raise AssertionError(f"no {count} free ports from {first} to {lowest}")
 
 
 def until_asleep(pid: Pid, *tids: int) -> None:

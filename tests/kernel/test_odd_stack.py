@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from testbed.ports import free_ports
 from testbed.skips import ROOT
 from tests.kernel.command import PYTHON, impatient, run
-from tests.kernel.helpers import free_ports
 
 STEPS, ODD, WORLD = 60, 2, 4
 RANK = "RANK=$r WORLD_SIZE={world} BASE={base} {python} {program} {steps} {odd} lock"

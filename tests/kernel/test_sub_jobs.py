@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from testbed.ports import free_ports
 from tests.kernel.command import PYTHON, is_alive, run
-from tests.kernel.helpers import free_ports
 from tests.waiting import until
 
 pytestmark = pytest.mark.needs("cgroup2")

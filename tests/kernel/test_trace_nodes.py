@@ -16,9 +16,9 @@ import pytest
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.gang.unwatched import HISTORY
 from kcover_ebpf.trace.gang.nodes_at_once import TracedNode, traced_together
+from testbed.ports import free_ports
 from testbed.skips import ROOT
 from tests.kernel.command import COMMAND, PYTHON
-from tests.kernel.helpers import free_ports
 from tests.kernel.pods import kubelet_root
 
 pytestmark = pytest.mark.needs("cgroup2")

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+from testbed.ports import free_port
 from tools.gpucheck import children
 from tools.gpucheck.nccl_library import torch_problem
 from tools.gpucheck.plan import Notes, NotPossible, Plan
@@ -28,12 +29,6 @@ class _Inert(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"names {module}.{name}")
-
-
-def free_port() -> int:
-    """A port of the loopback interface that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def measure(plan: Plan, notes: Notes) -> None:

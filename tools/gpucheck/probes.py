@@ -9,9 +9,10 @@ from typing import Any
 
 from kcover_ebpf.collectives.nccl.probes import NcclProbes
 from kcover_ebpf.ids import Pid
+from testbed.ports import free_port
 from tools.gpucheck import children
 from tools.gpucheck.launcher import DONE
-from tools.gpucheck.nccl import READY_S, free_port
+from tools.gpucheck.nccl import READY_S
 from tools.gpucheck.nccl_library import torch_problem
 from tools.gpucheck.plan import Notes, NotPossible, Plan
 

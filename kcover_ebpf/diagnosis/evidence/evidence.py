@@ -22,11 +22,10 @@ _PROVEN = {
     State.STORAGE: "the storage does not answer any process",
     State.FUTEX: "it has no thread left that could wake it",
 }
-_INSIDE = frozenset(
-    {State.PEERS, State.FUTEX, State.READ, State.CHILD, State.SPINNING, State.OTHER}
-)
+_INSIDE = frozenset({State.PEERS, State.FUTEX, State.READ, State.CHILD, State.SPINNING})
 """Waits that only the job itself can end, so that a rank that is alone in one is odd. A rank in storage, a driver, a
-page fault or a call to a service is alone there in every healthy checkpoint and evaluation, too."""
+page fault or a call to a service is alone there in every healthy checkpoint and evaluation, too; and who ends a wait of
+unknown kind is not known."""
 
 
 def time(rank: RankSnapshot) -> list[Evidence]:

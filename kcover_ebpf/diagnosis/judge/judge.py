@@ -250,8 +250,8 @@ def _stuck(
     blamed = blame(snapshot, kind, _cause(first, end), culprit, found, end)
     # storage, a driver or a page may still answer, work may end, and anything may end a wait of unknown kind: none of
     # them is known to be stuck
-    is_own = evidence.is_inside(first, end) and end.state is not State.OTHER
-    is_own = is_own or end.state is State.SPINNING or wait_chain.is_cycle(first, end)
+    is_own = evidence.is_inside(first, end) or end.state is State.SPINNING
+    is_own = is_own or wait_chain.is_cycle(first, end)
     return replace(blamed, doubtful=not is_own)
 
 

@@ -89,6 +89,10 @@ class EndpointIndex:
         """The process at the other end; None if it is not on this host, not watched, or a launcher."""
         return self._owner.get((connection.remote, connection.local))
 
+    def leads_to_launcher(self, connection: Connection) -> bool:
+        """True if a launcher here has the other end: torchrun keeps the store of its ranks (PyTorch's TCPStore)."""
+        return (connection.remote, connection.local) in self._launchers
+
     def joins_ranks(self, pid: Pid, connection: Connection) -> bool:
         """True for a connection of `pid` to another rank, either an observed one or possibly one on another host."""
         peer = self.peer(connection)
@@ -97,7 +101,7 @@ class EndpointIndex:
         ports = connection.local[1], connection.remote[1]
         return (
             self.elsewhere is not False
-            and (connection.remote, connection.local) not in self._launchers
+            and not self.leads_to_launcher(connection)
             and min(ports) >= SERVICE_PORTS
             and not is_loopback(connection.remote[0])
         )
@@ -137,8 +141,9 @@ class EndpointIndex:
 
         While no rank elsewhere is known by its payload, each address that may be a rank's is taken for one.
         """
-        pair = connection.remote, connection.local
-        if pair in self._owner or pair in self._launchers:
+        if (connection.remote, connection.local) in self._owner:
+            return False
+        if self.leads_to_launcher(connection):
             return False
         hosts = self._far_hosts
         known = not hosts or connection.remote[0] in hosts

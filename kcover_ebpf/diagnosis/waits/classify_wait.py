@@ -220,6 +220,9 @@ def _on_tcp(process: ProcessHistory, files: Sequence[WaitedFile], context: Class
         return Wait(State.PEERS, waits_for=peers)
     found = (process.sockets.get(file.fd) for file in files)
     sockets = [socket for socket in found if socket is not None and socket.remote[1]]
+    if any(map(context.ends.leads_to_launcher, sockets)):
+        # what it asks the store for comes from another rank
+        return Wait(State.PEERS)
     # a loader exchanges nothing with other ranks: an unknown far end is outside the job, wherever the ranks are
     outside = not _is_rank(process) or context.all_here
     outside = outside or (

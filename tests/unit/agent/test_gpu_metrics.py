@@ -27,7 +27,7 @@ from kcover_ebpf.devices.telemetry.use import GpuState
 from kcover_ebpf.devices.telemetry.watch import Telemetry
 from kcover_ebpf.facts.devices import GpuUse
 from kcover_ebpf.output.metrics import MetricsServer
-from testbed.workloads.launch import free_port
+from testbed.ports import free_port
 from tests.unit.support.dcgm_pages import OWN, page
 from tests.unit.support.registry_pods import heard
 

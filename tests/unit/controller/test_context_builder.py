@@ -47,6 +47,20 @@ def test_gang_memo__what_follows_on_an_explained_wait_is_put_off(
     assert memo.since_s == NOW_S + 1.0
 
 
+@pytest.mark.parametrize(
+    ("after_s", "certainty"), [(1.0, Certainty.SUSPECTED), (2.5, Certainty.INFERRED)]
+)
+def test_gang_memo__just_after_an_explained_wait_a_hang_is_only_suspected(
+    after_s: float, certainty: Certainty
+) -> None:
+    memo = GangMemo()
+    memo.remember(said(VerdictKind.WORKING, Cause.SLEEPING), NOW_S, POLICY)
+    judged = memo.remember(HUNG, NOW_S + after_s, POLICY)
+    assert judged is not None
+    assert judged.verdict.certainty is certainty
+    assert judged.verdict.kind.is_fault is (certainty is Certainty.INFERRED)
+
+
 def test_gang_memo__without_a_verdict_there_is_nothing_to_put_off() -> None:
     memo = GangMemo()
     memo.remember(HUNG, NOW_S, POLICY)

@@ -16,7 +16,7 @@ from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.verdict import Cause, Culprit, VerdictKind
 from kcover_ebpf.output.formatting import verdict_object
 from kcover_ebpf.settings import Act, Policy
-from tests.unit.support.scripted_job import BARRIER, LOCK, Proc, Stage, all_wait, trained
+from tests.unit.support.scripted_job import LOCK, Proc, Stage, all_wait, trained
 from tests.unit.support.seen_verdicts import not_working
 
 
@@ -197,57 +197,6 @@ def test_job__a_straggler_that_swaps_is_under_memory_pressure() -> None:
         )
         straggling(stage, 2, 1)
     assert {verdict.cause for verdict in not_working(stage)} == {Cause.MEMORY_PRESSURE}
-
-
-def close_windows(stage: Stage, reader: int, **changes: int) -> None:
-    """Every rank waits to send to `reader`; nothing else goes over the wire from now on."""
-    stage.connected = False
-    views = stage.job.members.ranks
-    for pid, view in views.items():
-        for fd, sample in view.sockets.items():
-            if pid != reader and fd == 10 + stage.procs[reader].rank:  # type: ignore[operator]
-                view.sockets[fd] = replace(sample, backoff=5, **changes)  # type: ignore[arg-type]
-
-
-def test_judge__peers_that_ask_in_vain_for_room_point_at_who_does_not_read() -> None:
-    stage = trained()
-    all_wait(stage, -1)
-    close_windows(stage, 102, unsent_bytes=5000, send_window_bytes=0)
-    stage.run(10)
-    (verdict,) = not_working(stage)
-    assert verdict.culprit is not None
-    assert (verdict.cause, verdict.culprit.rank) == (Cause.BLOCKED_READ, 2)
-    scene = stage.job.snapshot()
-    patient = {pid: replace(rank, threshold_s=60.0) for pid, rank in scene.ranks.items()}
-    assert judge(replace(scene, processes=patient)).kind is VerdictKind.WORKING
-
-
-def test_judge__who_sends_into_a_closed_window_is_not_named_while_its_reader_may_still_read() -> (
-    None
-):
-    """The sender waits for longer than its peers, and elsewhere: for a reader that is not quiet for long enough."""
-    stage = trained()
-    all_wait(stage, -1)
-    close_windows(stage, 102, unsent_bytes=5000, send_window_bytes=0)
-    stage.run(10)
-    scene = stage.job.snapshot()
-    waiting = {pid: replace(rank, threshold_s=15.0) for pid, rank in scene.ranks.items()}
-    sender = replace(waiting[Pid(100)], age_s=20.0, stack=BARRIER)
-    found = judge(replace(scene, processes=waiting | {Pid(100): sender}))
-    assert found.kind is VerdictKind.WORKING
-    later = {pid: replace(rank, age_s=20.0) for pid, rank in waiting.items()}
-    found = judge(replace(scene, processes=later | {Pid(100): sender}))
-    assert (found.cause, found.pid) == (Cause.BLOCKED_READ, 102)
-
-
-def test_job__peers_that_get_no_answer_have_lost_their_link() -> None:
-    stage = trained()
-    all_wait(stage, -1)
-    close_windows(stage, 102, unsent_bytes=5000, unacked_bytes=96, send_window_bytes=0)
-    stage.run(10)
-    (verdict,) = not_working(stage)
-    assert verdict.culprit is not None
-    assert (verdict.kind, verdict.culprit.rank) == (VerdictKind.LOST_LINK, 2)
 
 
 def test_job__between_two_ranks_a_lost_link_may_be_the_fault_of_either() -> None:

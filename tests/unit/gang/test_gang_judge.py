@@ -285,7 +285,8 @@ FROZEN_BEFORE = report(
 def test_merge__a_freeze_that_may_be_over_ends_no_job() -> None:
     """It was 3.8 s old when its node spoke; 5 s are a fault, and the node has not said that it lasts so long."""
     merged = merge(case(report("a", rank(0), rank(2)), FROZEN_BEFORE))
-    assert (merged.verdict.kind, merged.verdict.cause) == (VerdictKind.HUNG, Cause.FROZEN)
+    assert (merged.verdict.kind, merged.verdict.cause) == (VerdictKind.UNKNOWN, Cause.FROZEN)
+    assert merged.verdict.certainty is Certainty.SUSPECTED
     assert merged.verdict.acts_at_s is not None
     assert merged.verdict.acts_at_s < NOW_S
     assert (merged.depends, merged.unsaid) == (False, "whether it is still so on b")
@@ -294,7 +295,9 @@ def test_merge__a_freeze_that_may_be_over_ends_no_job() -> None:
 @pytest.mark.parametrize(("confirmed_s", "awaits"), [(NOW_S - 1.5, "b"), (NOW_S - 0.5, None)])
 def test_merge__a_node_may_say_that_it_is_still_so(confirmed_s: float, awaits: str | None) -> None:
     seen = report("a", rank(0), rank(2)), replace(FROZEN_BEFORE, confirmed_s=confirmed_s)
-    assert merge(case(*seen)).awaits == awaits
+    merged = merge(case(*seen))
+    assert merged.awaits == awaits
+    assert merged.verdict.kind.is_fault is (awaits is None)
 
 
 def test_merge__an_agent_that_is_gone_is_not_waited_for() -> None:

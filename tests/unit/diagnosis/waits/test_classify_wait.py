@@ -59,6 +59,23 @@ def test_classify_wait__with_ranks_on_other_hosts_a_foreign_connection_may_lead_
     assert state(stage, 101) is State.OUTSIDE
 
 
+def test_classify_wait__who_asks_the_store_in_the_launcher_waits_for_another_rank() -> None:
+    stage = Stage()
+    launcher = stage.add(Proc(50, argv=("python3", "-m", "torch.distributed.run", "train.py")))
+    for rank in range(4):
+        stage.rank(rank).ppid = launcher.pid
+    store, client = ("127.0.0.1", 29_500), ("127.0.0.1", 48_000)
+    own = edge(Pid(101), OUTSIDE_FD, inode=Inode(4242), local=client, remote=store)
+    stage.feed(own)
+    stage.feed(edge(Pid(launcher.pid), 9, local=store, remote=client))
+    stage.run(20)
+    file = WaitedFile(OUTSIDE_FD, "socket", "socket:[4242]", Inode(4242), "", "")
+    stage.become(stage.rank(1), "read", files=(file,))
+    stage.feed(replace(own, boottime_ns=stage.now_ns))
+    stage.run(4)
+    assert state(stage, 101) is State.PEERS
+
+
 def blocked_on_a_thread() -> Stage:
     """Rank 1 waits for another thread where none ever waited, the other ranks for rank 1."""
     stage = trained()
