@@ -7,6 +7,7 @@ gigabytes (10^9 bytes) per second; if it is not set, no speed fails the node.
 """
 
 import os
+import re
 import signal
 import sys
 
@@ -14,11 +15,14 @@ from kcover_ebpf.devices.inventory import pci
 from kcover_ebpf.host import cgroups
 from kcover_ebpf.host.host_programs import host_root
 from kcover_ebpf.inspection import commands
-from kcover_ebpf.inspection.bandwidth.all_reduce import BANDWIDTH, BUFFER, WRONG
 from kcover_ebpf.inspection.result import CheckFinding
 
 PASS, FAIL, UNKNOWN = 0, 1, 2
 _TOOL = "all_reduce_perf"
+BUFFER = "512M"
+"""As in bandwidth/all_reduce.py: each of the two plug-ins is used without the other."""
+BANDWIDTH = re.compile(r"Avg bus bandwidth\s*:\s*(\d{1,9}(?:\.\d{1,9})?)")
+WRONG = re.compile(r"Out of bounds values\s*:\s*(\d{1,18})")
 _GET = "build github.com/NVIDIA/nccl-tests, and put all_reduce_perf into /usr/local/bin of the node"
 _MEMORY_BYTES = 1 << 30
 """Host memory per GPU, for its CUDA context and NCCL's buffers; an estimate that was never measured."""

@@ -18,9 +18,7 @@ from kcover_ebpf.tunables.host import PREFLIGHT_PASSES_S
 CONTAINER = "kcover-preflight"
 """Name of the container that admission adds (charts/kcover-ebpf/templates/admission/preflight.yaml)."""
 BANDWIDTH = "kcover-bandwidth"
-"""Name of the next one, added if the job asks for it: it measures between all pods of the job
-(inspection/bandwidth).
-"""
+"""Name of the next one, added if the job asks for it: it measures between all pods of the job (plugins/bandwidth)."""
 FAILED = 81
 """Exit code of the check on a bad node: no shell, runtime or framework uses this one."""
 _MOST_REASON = 512

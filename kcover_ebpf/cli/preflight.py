@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -36,17 +34,9 @@ Exit codes:
     metavar="NAME",
     help="Name of this node; default: $NODE_NAME.",
 )
-@click.option(
-    "--hand-out",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Copy the bandwidth check into this folder, so that a container of the job's image can run it.",
-)
 @click.option("--wait", is_flag=True, help="While the node is bad, wait and ask again.")
 @node_kubeconfig_option
-def preflight(
-    node: str | None, hand_out: Path | None, kubeconfig: str | None, *, wait: bool
-) -> int:
+def preflight(node: str | None, kubeconfig: str | None, *, wait: bool) -> int:
     """Before a job starts here, ask the cluster whether this node passed its last inspection (NodeHealth).
 
     If the answer is unknown, the job starts: a failure of this check must not stop work.
@@ -56,8 +46,6 @@ def preflight(
 
     if not node:
         raise UsageError("the node name is not known; pass --node NAME or set NODE_NAME")
-    if hand_out is not None:
-        _hand_out(hand_out)
     if wait:
         # pid 1 of a container ignores signals without a handler
         signal.signal(signal.SIGTERM, lambda *_: os._exit(FAILED))
@@ -86,28 +74,6 @@ def _ask(node: str, kubeconfig: str | None) -> tuple[bool, str]:
     health = received.health
     text = f"{health.result.value}: {health.reason or 'nothing to report'}"
     return health.result is Result.FAIL, text
-
-
-def _hand_out(folder: Path) -> None:
-    try:
-        copy_bandwidth_check(folder)
-    except OSError as error:
-        click.echo(f"{folder}: the bandwidth check cannot be copied there: {error.strerror}")
-
-
-def copy_bandwidth_check(folder: Path) -> None:
-    """Copy the bandwidth check, in otherwise empty packages with the same names; raises OSError."""
-    from kcover_ebpf.inspection import bandwidth
-
-    source = Path(bandwidth.__file__).parent
-    target = folder / Path(*bandwidth.__name__.split("."))
-    shutil.copytree(
-        source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
-    )
-    for parent in target.parents:
-        if parent == folder:
-            break
-        (parent / "__init__.py").touch()
 
 
 def _health(node: str, kubeconfig: str | None) -> ReceivedHealth:

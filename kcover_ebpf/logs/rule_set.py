@@ -69,7 +69,7 @@ def _may_need_text(rule: LogRule) -> bool:
 
 
 def first_rule(rules: Iterable[LogRule], line: LogLine, source: Source) -> LogRule | None:
-    """As `RuleSet.first`, trying one rule after the other."""
+    """As method `first` of `RuleSet`, trying one rule after the other."""
     has_head = line.text != line.written
     for rule in rules:
         if source not in (Source.UNKNOWN, rule.source):

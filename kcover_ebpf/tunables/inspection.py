@@ -1,7 +1,5 @@
 """Tunables of the inspections of a node: thresholds and time-outs of its checks, with unit and reason.
 
-The bandwidth check has its own: it is copied alone into the pods of a job.
-
 No option sets them. "Chosen" means that nothing was measured. A cap on memory is defined next to what it bounds.
 """
 

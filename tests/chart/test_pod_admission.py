@@ -1,18 +1,23 @@
 """What the admission policies of the chart change in pods, at a real API server."""
 
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kcover_ebpf.agent import preflight
 from testbed.driver.control_plane import User
+from testbed.skips import ROOT
 from tests.chart.release import CHART, RELEASE, Helm, Installed
 
 PODS = "/api/v1/namespaces/ml/pods"
 KILLED = {"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}
+IN_IMAGE = "/usr/local/share/kcover-ebpf/plugins"
 FLOOR = "kcover.io/bandwidth-floor"
 """Annotation of a pod by which its job asks for the check: GB/s (10^9) of bus bandwidth."""
 
@@ -185,8 +190,26 @@ FULL = {
 """A container with all that an init container must not have."""
 
 
+def run(container: dict[str, Any], kcover: Path, plugins: Path) -> tuple[int, str]:
+    """Exit code and output of its command here, with these folders instead of the pod's."""
+    (kcover / "kcover-ebpf").write_text('#!/bin/sh\necho "$@"\n')
+    (kcover / "kcover-ebpf").chmod(0o755)
+    words = [
+        word.replace(" /kcover", f" {kcover}").replace(IN_IMAGE, str(plugins))
+        for word in (*container["command"], *container.get("args", ()))
+    ]
+    found = subprocess.run(
+        words,
+        env={"PATH": f"{kcover}:/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    return found.returncode, found.stdout
+
+
 def test_a_job_that_asks_for_it_measures_bandwidth_in_its_own_image(
-    installed: Installed, helm: Helm, root: User
+    installed: Installed, helm: Helm, root: User, tmp_path: Path
 ) -> None:
     asking = pod("a", [{}])
     asking["metadata"]["annotations"] = {FLOOR: "300"}
@@ -198,10 +221,7 @@ def test_a_job_that_asks_for_it_measures_bandwidth_in_its_own_image(
             body["metadata"]["annotations"] = {FLOOR: "300"}
             found = initial(root, body)
             first, second = found
-            assert (first["name"], first["args"]) == (
-                preflight.CONTAINER,
-                ["preflight", "--wait", "--hand-out=/kcover"],
-            )
+            assert (first["name"], first["args"]) == (preflight.CONTAINER, ["preflight", "--wait"])
             assert second["name"] == preflight.BANDWIDTH
             assert second["image"] == body["spec"]["containers"][0]["image"]
             assert second["command"][:2] == ["/bin/sh", "-c"]
@@ -218,6 +238,17 @@ def test_a_job_that_asks_for_it_measures_bandwidth_in_its_own_image(
             assert field == f"metadata.annotations['{FLOOR}']"
             for entry in found:
                 assert "/kcover" in {mount["mountPath"] for mount in entry["volumeMounts"]}
+        for plugins, answer, code, words in (
+            (ROOT / "plugins", "", 0, "bandwidth: unknown: could not convert"),
+            (ROOT / "plugins", f"{preflight.FAILED} {time.time()}", preflight.FAILED, ""),
+            (tmp_path / "none", "", 0, ""),
+        ):
+            folder = Path(tempfile.mkdtemp(dir=tmp_path))
+            (folder / "answer").write_text(answer)
+            assert run(first, folder, plugins) == (0, "preflight --wait\n"), "whatever was copied"
+            ended, printed = run(second, folder, plugins)
+            assert (ended, words in printed) == (code, True), printed
+            assert bool(printed) == bool(words)
         asking["spec"]["restartPolicy"] = "OnFailure"
         assert names(initial(root, asking)) == [preflight.CONTAINER], "a Job counts its restarts"
         body["metadata"]["annotations"] = {}

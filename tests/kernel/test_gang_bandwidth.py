@@ -32,7 +32,7 @@ HANGS = """#!/bin/sh
 """
 POD = """
 import os, sys
-from kcover_ebpf.inspection.bandwidth import first, __main__ as program
+from bandwidth import first, __main__ as program
 first._ALL_S = {limit_s}
 code = program.main()
 sys.stdout.flush()
@@ -79,7 +79,7 @@ def run(
         scratch = Path(tempfile.mkdtemp(prefix="bw."))
         environment = os.environ | {
             "PATH": f"{folder}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(ROOT / "plugins"),
             "MASTER_ADDR": "10.77.0.10",
             "RANK": str(index),
             "WORLD_SIZE": str(COUNT),

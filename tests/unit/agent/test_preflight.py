@@ -134,19 +134,6 @@ def test_preflight__the_command_needs_the_name_of_the_node(
     assert "NODE_NAME" in capsys.readouterr().err
 
 
-def test_preflight__the_command_hands_out_the_bandwidth_check_and_starts_the_job_if_it_cannot(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "kcover"
-    folder.mkdir()
-    assert run(tmp_path, health(Result.PASS), f"--hand-out={folder}") == 0
-    assert (folder / "kcover_ebpf/inspection/bandwidth/__main__.py").exists()
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full/kcover_ebpf").write_text("no folder")
-    assert run(tmp_path, health(Result.PASS), f"--hand-out={tmp_path / 'full'}") == 0
-    assert "the bandwidth check cannot be copied there" in capsys.readouterr().out
-
-
 # --- the agent
 
 

@@ -103,6 +103,15 @@ def test_packaging__the_wheel_is_pure_and_has_the_licence_texts(wheel: Path) -> 
     assert names == {"LICENSE", "NOTICE", *texts}
 
 
+def test_packaging__the_wheel_has_each_plugin(wheel: Path) -> None:
+    found = ROOT.glob("plugins/**/*.py")
+    place = f"kcover_ebpf-{kcover_ebpf.__version__}.data/data/share/kcover-ebpf"
+    with zipfile.ZipFile(wheel) as archive:
+        shipped = {name for name in archive.namelist() if name.startswith(f"{place}/")}
+    assert shipped == {f"{place}/{path.relative_to(ROOT)}" for path in found}
+    assert f"{place}/plugins/bandwidth/__main__.py" in shipped
+
+
 @pytest.mark.long  # builds three archives; `make release` compares them as well
 def test_packaging__a_wheel_built_from_the_source_archive_is_the_same(
     wheel: Path, tmp_path: Path

@@ -89,6 +89,16 @@ def test_supply_chain__the_image_gets_every_file_that_it_copies() -> None:
     assert [file for file in files if f"!{file}" not in listed] == []
 
 
+def test_supply_chain__the_image_gets_all_that_the_wheel_is_made_of() -> None:
+    """Hatchling says nothing about shared files that are absent."""
+    listed = (ROOT / ".dockerignore").read_text().splitlines()
+    made_of = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    wheel = made_of["targets"]["wheel"]
+    wanted = {*wheel["packages"], *wheel["shared-data"], wheel["hooks"]["custom"]["path"]}
+    wanted |= {path.removeprefix("/") for path in made_of["targets"]["sdist"]["include"]}
+    assert sorted(path for path in wanted if f"!{path}" not in listed) == []
+
+
 def test_supply_chain__set_up_installs_nothing_that_has_no_hash() -> None:
     text = (ROOT / "tools/setup").read_text()
     called = [line.strip() for line in text.splitlines() if line.strip().startswith("pip_install ")]

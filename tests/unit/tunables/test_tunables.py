@@ -16,7 +16,6 @@ UNIT = re.compile(
     r"(S|NS|MS|SHARE|PERCENT|CELSIUS|RATE|FACTOR|PASSES|PERIODS|EVERY|CORES|NICENESS)"
 )
 
-COPIED = "the package is copied alone into the pods of a job"
 NVIDIAS = "beside the limits of NVIDIA that it belongs to"
 
 # file:name -> why it is no tunable
@@ -33,12 +32,6 @@ NO_TUNABLE = {
     "facts/kernel.py:CALM_EVERY": "the same as in bpf/pass.bpf.h, to which tests/kernel/test_turns.py holds it",
     "host/blocked_call.py:_FOREVER_S": "what fits into no timespec of a program that means it",
     "ids.py:NS": "a unit",
-    "inspection/bandwidth/__main__.py:HOLD_S": COPIED,
-    "inspection/bandwidth/first.py:_HELLO_S": COPIED,
-    "inspection/bandwidth/follower.py:_CONNECT_S": COPIED,
-    "inspection/bandwidth/follower.py:_AGAIN_S": COPIED,
-    "inspection/bandwidth/link.py:GATHER_S": COPIED,
-    "inspection/bandwidth/link.py:MEASURE_S": COPIED,
     "inspection/checks/nvml.py:_PAUSE_S": NVIDIAS,
     "inspection/checks/nvml_gpu.py:_NEAR_CELSIUS": NVIDIAS,
     "kernel/clock.py:_START_S": "a constant of the kernel",

@@ -13,47 +13,51 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.agent import preflight
-from kcover_ebpf.cli.preflight import copy_bandwidth_check
-from kcover_ebpf.inspection import bandwidth
-from kcover_ebpf.inspection.bandwidth import __main__ as program
-from kcover_ebpf.inspection.bandwidth.all_reduce import Measured, read, ring_phases
-from kcover_ebpf.inspection.bandwidth.place import PodPlace, Unknown, place_of
+from plugins import bandwidth, nccl_tests
+from plugins.bandwidth import __main__ as program
+from plugins.bandwidth import all_reduce
+from plugins.bandwidth.all_reduce import Measured, read, ring_phases
+from plugins.bandwidth.place import PodPlace, Unknown, place_of
 
 # --- what is copied into the image of a job
 
-FILES = sorted(Path(bandwidth.__file__).parent.glob("*.py"))
+FOLDER = Path(str(bandwidth.__file__)).parent
+FILES = sorted(FOLDER.glob("*.py"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_gang_bandwidth__an_old_python_without_our_packages_can_run_it(file: Path) -> None:
+def test_bandwidth__an_old_python_without_our_packages_can_run_it(file: Path) -> None:
     tree = ast.parse(file.read_text(), feature_version=(3, 8))
-    modules = {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    others = {module for module in modules if not module.startswith(bandwidth.__name__)}
-    assert {other.partition(".")[0] for other in others} <= set(sys.stdlib_module_names)
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    modules = {str(node.module) for node in imports if node.level == 0}
+    modules |= {
+        name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names
+    }
+    assert {module.partition(".")[0] for module in modules} <= set(sys.stdlib_module_names)
+    assert {node.level for node in imports} <= {0, 1}, "nothing outside its folder"
 
 
-def test_copy_bandwidth_check__what_is_copied_runs_alone(tmp_path: Path) -> None:
-    copy_bandwidth_check(tmp_path)
+def test_bandwidth__what_is_copied_runs_alone(tmp_path: Path) -> None:
+    subprocess.run(["cp", "-r", FOLDER, tmp_path], check=True)
     done = alone(tmp_path, tmp_path, {})
     assert (done.returncode, done.stdout) == (
         0,
         "bandwidth: unknown: could not convert string to float: ''\n",
     )
-    assert not list(tmp_path.rglob("runner.py")), "nothing but the check itself"
 
 
 def alone(
     code: Path, folder: Path, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run the copy in `code` as the container does."""
-    words = [sys.executable, "-m", bandwidth.__name__, str(folder)]
+    """Run the copy in `code` as the container does, without any package that is installed here."""
+    words = [sys.executable, "-S", "-m", "bandwidth", str(folder)]
     clean = {"PATH": "/usr/bin:/bin"} | dict(environment)
     return subprocess.run(
         words, cwd=code, env=clean, capture_output=True, text=True, check=False, timeout=60
     )
 
 
-def test_gang_bandwidth__the_exit_code_is_the_one_that_agents_know() -> None:
+def test_bandwidth__the_exit_code_is_the_one_that_agents_know() -> None:
     assert program.FAILED == preflight.FAILED
 
 
@@ -126,6 +130,13 @@ def test_ring_phases__each_pod_is_measured_with_both_neighbours_and_once_at_a_ti
     assert len(pairs) == count
 
 
+def test_read__both_plugins_read_alike() -> None:
+    names = ("BUFFER", "BANDWIDTH", "WRONG")
+    assert [getattr(nccl_tests, name) for name in names] == [
+        getattr(all_reduce, name) for name in names
+    ]
+
+
 # --- all of it
 
 MPIRUN = """#!{python}
@@ -150,7 +161,7 @@ print("# Avg bus bandwidth    :", 12.5 if set(nodes) & set({slow!r}) else 180)
 """Starts a command at each host as mpirun starts its daemon: here by itself, elsewhere by the agent."""
 POD = """
 import socket, sys
-from kcover_ebpf.inspection.bandwidth import first, follower, link, __main__ as program
+from bandwidth import first, follower, link, __main__ as program
 index, folder, port = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 for module in (first, follower):
     module.PORT, module.GATHER_S = port, {gather_s}
@@ -203,6 +214,7 @@ class Job:
             words = [sys.executable, "-c", source, str(index), str(own), str(self.port)]
             environment = {
                 "PATH": self.path,
+                "PYTHONPATH": str(FOLDER.parent),
                 "MASTER_ADDR": "127.0.0.1",
                 "RANK": str(index),
                 "WORLD_SIZE": str(count),
@@ -223,13 +235,13 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
-def test_gang_bandwidth__all_are_fast(job: Job) -> None:
+def test_bandwidth__all_are_fast(job: Job) -> None:
     job.mpirun()
     assert job.run() == [(0, "bandwidth: pass: 3 pods: 180 GB/s, floor 100\n")] * 3
 
 
 @pytest.mark.parametrize("slow", [0, 1, 2])
-def test_gang_bandwidth__the_pod_on_a_slow_node_is_not_started_and_only_that(
+def test_bandwidth__the_pod_on_a_slow_node_is_not_started_and_only_that(
     job: Job, slow: int
 ) -> None:
     job.mpirun(f"n{slow}")
@@ -242,33 +254,33 @@ def test_gang_bandwidth__the_pod_on_a_slow_node_is_not_started_and_only_that(
     assert {out for _, out in again} == {""}, "without another measurement"
 
 
-def test_gang_bandwidth__where_no_single_node_is_the_cause_the_job_starts(job: Job) -> None:
+def test_bandwidth__where_no_single_node_is_the_cause_the_job_starts(job: Job) -> None:
     job.mpirun("n0", "n1")
     text = "bandwidth: warn: {} pods: 12.5 GB/s, floor 100; no single node is the cause\n"
     assert job.run(2) == [(0, text.format(2))] * 2, "of two neither is accused"
 
 
-def test_gang_bandwidth__all_slow_is_the_network_and_no_node(job: Job) -> None:
+def test_bandwidth__all_slow_is_the_network_and_no_node(job: Job) -> None:
     job.mpirun("n0", "n1", "n2")
     found = job.run()
     assert [code for code, _ in found] == [0] * 3
     assert "no single node is the cause" in found[0][1]
 
 
-def test_gang_bandwidth__a_pod_that_does_not_come_delays_the_job_and_no_more(job: Job) -> None:
+def test_bandwidth__a_pod_that_does_not_come_delays_the_job_and_no_more(job: Job) -> None:
     job.mpirun()
     found = job.run(3, absent=(2,), gather_s=2.0)
     assert [code for code, _ in found] == [0, 0]
     assert {out for _, out in found} == {"bandwidth: unknown: 2 of 3 pods came within 2 s\n"}
 
 
-def test_gang_bandwidth__without_a_first_pod(job: Job) -> None:
+def test_bandwidth__without_a_first_pod(job: Job) -> None:
     (found,) = job.run(2, absent=(0,), gather_s=1.0)
     assert found[0] == 0
     assert "unknown: no connection to 127.0.0.1" in found[1]
 
 
-def test_gang_bandwidth__a_measurement_that_hangs_is_ended_with_what_it_started_elsewhere(
+def test_bandwidth__a_measurement_that_hangs_is_ended_with_what_it_started_elsewhere(
     job: Job,
 ) -> None:
     job.mpirun(hang="everywhere")
@@ -279,7 +291,7 @@ def test_gang_bandwidth__a_measurement_that_hangs_is_ended_with_what_it_started_
     }
 
 
-def test_gang_bandwidth__a_pod_where_nothing_can_be_started(job: Job) -> None:
+def test_bandwidth__a_pod_where_nothing_can_be_started(job: Job) -> None:
     job.mpirun()
     found = job.run(lost=(1,))
     assert [code for code, _ in found] == [0] * 3
@@ -287,7 +299,7 @@ def test_gang_bandwidth__a_pod_where_nothing_can_be_started(job: Job) -> None:
 
 
 @pytest.mark.parametrize(("name", "how"), [("mpirun", "Open MPI"), ("all_reduce_perf", "MPI=1")])
-def test_gang_bandwidth__a_tool_that_is_missing(job: Job, name: str, how: str) -> None:
+def test_bandwidth__a_tool_that_is_missing(job: Job, name: str, how: str) -> None:
     job.has("mpirun", "#!/bin/sh\n")
     (job.bin / name).unlink()
     job.path = str(job.bin)

@@ -1,4 +1,4 @@
-"""`python -m kcover_ebpf.inspection.bandwidth FOLDER`: one answer per pod, however often the container is restarted."""
+"""`python -m bandwidth FOLDER`: one answer per pod, however often the container is restarted."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from kcover_ebpf.inspection.bandwidth.first import First
-from kcover_ebpf.inspection.bandwidth.follower import Follower
-from kcover_ebpf.inspection.bandwidth.place import Unknown, place_of
+from .first import First
+from .follower import Follower
+from .place import Unknown, place_of
 
 FAILED = 81
-"""Exit code on a pod whose node is slow; equals that of agent/preflight.py, which is not copied."""
+"""Exit code on a pod whose node is slow; equals that of kcover_ebpf/agent/preflight.py, which is not copied."""
 FLOOR = "KCOVER_BANDWIDTH_FLOOR"
 """Environment variable: required bus bandwidth in GB/s."""
 HOLD_S = 900.0

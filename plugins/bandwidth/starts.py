@@ -1,4 +1,4 @@
-"""Replaces ssh for mpirun: `python -m kcover_ebpf.inspection.bandwidth.starts SOCKET HOST WORD...`.
+"""Replaces ssh for mpirun: `python -m bandwidth.starts SOCKET HOST WORD...`.
 
 It passes the command to the first pod's program, which has a connection to every other pod.
 """
@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from kcover_ebpf.inspection.bandwidth.link import MeasuredLink
+from .link import MeasuredLink
 
 LOST = 255
 """Exit code without a connection; the same as that of ssh."""
@@ -62,7 +62,7 @@ def _environment(agent: str) -> dict[str, str]:
 
 def environment(path: Path) -> dict[str, str]:
     """Environment for an mpirun that starts commands through the socket."""
-    ours = str(Path(__file__).resolve().parents[3])
+    ours = str(Path(__file__).resolve().parents[1])
     paths = os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))
     agent = f"{sys.executable} -m {__spec__.name} {path}"
     return {**os.environ, **_environment(agent), "PYTHONPATH": paths}

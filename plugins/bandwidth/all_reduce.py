@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kcover_ebpf.inspection.bandwidth.link import kill
+from .link import kill
 
 BUFFER = "512M"
 """Large enough for the full bandwidth of the network; any network fit for training reduces it

@@ -15,10 +15,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from kcover_ebpf.inspection.bandwidth import starts
-from kcover_ebpf.inspection.bandwidth.all_reduce import Measured, measure, ring_phases
-from kcover_ebpf.inspection.bandwidth.link import GATHER_S, LINK_S, MEASURE_S, PORT, MeasuredLink
-from kcover_ebpf.inspection.bandwidth.place import NODE, BandwidthOutcome, PodPlace, Unknown, gpus
+from . import starts
+from .all_reduce import Measured, measure, ring_phases
+from .link import GATHER_S, LINK_S, MEASURE_S, PORT, MeasuredLink
+from .place import NODE, BandwidthOutcome, PodPlace, Unknown, gpus
 
 _HELLO_S = 5.0
 _MOST_SLOTS = 64

@@ -9,8 +9,8 @@ import subprocess
 import threading
 import time
 
-from kcover_ebpf.inspection.bandwidth.link import GATHER_S, LINK_S, PORT, MeasuredLink, kill
-from kcover_ebpf.inspection.bandwidth.place import NODE, BandwidthOutcome, PodPlace, Unknown, gpus
+from .link import GATHER_S, LINK_S, PORT, MeasuredLink, kill
+from .place import NODE, BandwidthOutcome, PodPlace, Unknown, gpus
 
 _CONNECT_S = 5.0
 _AGAIN_S = 0.5
