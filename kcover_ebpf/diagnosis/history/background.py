@@ -219,10 +219,13 @@ class Efforts:
 
 
 def _idle_cpu_ns(thread: ThreadHistory, lead_thread: ThreadHistory | None) -> int:
-    # A network thread of NCCL spins on every rank that has joined; an autograd thread waits for its device. CPU that
-    # is burned in a wait is no work.
+    # A network thread of NCCL spins on every rank that has joined; an autograd thread waits for its device; that of
+    # a TCPStore whose host has left polls a closed connection for ever (PyTorch 1.13). CPU that is burned in a wait, or
+    # in a loop that does nothing, is no work.
     used_ns = thread.take_cpu_ns()
-    waits = thread.burning_since_ns is not None and (thread.waits_in or thread.waits_busily)
+    waits = thread.burning_since_ns is not None and (
+        thread.waits_in or thread.waits_busily or thread.spins_in_place
+    )
     return used_ns if thread is lead_thread or waits else 0
 
 

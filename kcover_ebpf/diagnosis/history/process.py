@@ -209,8 +209,9 @@ class ProcessHistory:
             thread.note_beside(moved_ns, is_sent=thread.sample.boottime_ns > began_ns)
 
     def _moved_ns(self, tick: Tick) -> int | None:
-        # traffic between GPUs may not be observable: then the lead thread shows progress
-        if self.data_ns or not self.code.drives_device:
+        # traffic between GPUs may not be observable, but for that of the start: then the lead thread shows progress
+        has_data = self.data_ns >= max(self.healthy_since_ns, 1)
+        if has_data or not self.code.drives_device:
             return self.data_ns if self.data_ns >= tick.boottime_ns else None
         progress_ns = 0 if self.lead is None else self.lead.progress_ns
         return progress_ns if progress_ns > tick.boottime_ns - tick.period_ns else None

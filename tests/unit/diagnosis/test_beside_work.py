@@ -8,6 +8,7 @@ import pytest
 
 from kcover_ebpf.diagnosis.history.background import Efforts
 from kcover_ebpf.diagnosis.history.sampled_call import UsualWaits
+from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.diagnosis.membership.roles import classify
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.facts.kernel import NO_SYSCALL, ProcessExit, ProcessTotals, TaskState, ThreadSample
@@ -17,7 +18,7 @@ from kcover_ebpf.model.rank_snapshot import EffortRates
 from kcover_ebpf.model.roles import Role
 from tests.unit.support import scripted_job
 from tests.unit.support.scripted_job import LOCK, Proc, Stage, all_wait, trained
-from tests.unit.support.thread_samples import FUTEX, POLL, sample, seen
+from tests.unit.support.thread_samples import FUTEX, POLL, TABLE, sample, seen
 
 WAITER = Pid(101)
 TOOL = ("nvidia-smi", "dmon")
@@ -51,6 +52,24 @@ def test_efforts__rates_to_compare_with_are_those_of_the_wait_with_what_always_r
     assert found.during(5 * NS, 0) is None
     assert found.most(5 * NS, 0) == pytest.approx((1.2, 0.0))
     assert found.most(9 * NS, 0) == pytest.approx((0.0, 0.0))
+
+
+@pytest.mark.parametrize(("spread", "effort"), [(1, None), (2, None), (24, Effort.COMPUTE)])
+def test_efforts__a_side_thread_in_a_loop_that_does_nothing_is_no_work(
+    spread: int, effort: Effort | None
+) -> None:
+    """As the thread of a TCPStore whose host has left: it wants a CPU, gets a ninth, and asks a closed connection."""
+    found, side = Efforts(), ThreadHistory(spinning(0, 0))
+    for number in range(40):
+        side.observe(spinning(number / 2, number % spread), TABLE)
+        found.observe(totals(number / 2, cpu_s=number / 18), None, (side,), learns=False)
+    assert found.during(15 * NS, 0) is effort
+
+
+def spinning(at_s: float, value: int) -> ThreadSample:
+    cpu_s, delay_s = at_s / 9, at_s * 8 / 9
+    call = sample(at_s, NO_SYSCALL, TaskState.RUNNING, cpu_s, (5, value, 1), delay_s=delay_s)
+    return replace(call, voluntary_count=1)
 
 
 @pytest.mark.parametrize(

@@ -63,18 +63,21 @@ def test_wait_exits__its_rate_is_that_of_the_last_pass_however_long_it_is() -> N
 
 
 @pytest.mark.parametrize(
-    ("code", "sleeps", "bytes_ns", "is_habit"),
+    ("code", "sleeps", "bytes_s", "healthy_s", "is_habit"),
     [
-        (CUDA, 9, 0, True),
-        (CUDA, 0, 0, False),
-        (CUDA, 9, NS, False),  # its bytes are seen, and would show it
-        (CodeMap(), 9, 0, False),
+        (CUDA, 9, 0, 2, True),
+        (CUDA, 0, 0, 2, False),
+        (CUDA, 9, 3, 2, False),  # its bytes are seen, and would show it
+        (CUDA, 9, 1, 2, True),  # those that all ranks exchange when they start
+        (CUDA, 9, 1, 0, False),  # it has not trained yet
+        (CodeMap(), 9, 0, 2, False),
     ],
 )
 def test_process_history__what_sleeps_beside_a_rank_without_bytes_that_moves_on_is_its_habit(
-    code: CodeMap, sleeps: int, bytes_ns: int, *, is_habit: bool
+    code: CodeMap, sleeps: int, bytes_s: int, healthy_s: int, *, is_habit: bool
 ) -> None:
-    rank = ProcessHistory(Pid(1), 0, code=code, peer_bytes_ns=bytes_ns)
+    rank = ProcessHistory(Pid(1), 0, code=code, peer_bytes_ns=bytes_s * NS)
+    rank.healthy_since_ns = healthy_s * NS
     for second in range(30):
         rank.on_thread(spins(second, sleeps * second), TABLE)
         slept_ns = int((second - 0.7) * NS)
