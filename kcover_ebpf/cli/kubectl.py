@@ -43,10 +43,21 @@ from kcover_ebpf.errors import (
 from kcover_ebpf.kube.client import ApiClient
 
 _GROUP = f"/apis/{API_VERSION}"
+_LONGEST = 200
+"""Characters of a description in the list of commands."""
 _COLUMNS = ("JOB", "KIND", "VERDICT", "CULPRIT", "NODE", "CAUSE", "PHASE", "AGE", "INCIDENT")
 
 
-@click.group()
+class _Group(click.Group):
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # click cuts a description where the line ends
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, found.get_short_help_str(_LONGEST)) for name, found in commands if found]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+@click.group(cls=_Group)
 @click.version_option(__version__, prog_name="kubectl kcover")
 def kubectl() -> None:
     """Incidents of training jobs: list, explain, report, approve; restarts on demand; and the health of nodes."""

@@ -15,6 +15,13 @@ from tests.unit.support.fake_api_server import Answer, serving
 from tests.unit.support.kubeconfigs import kubeconfig
 
 
+def test_kubectl__help_describes_each_command_in_full(plugin: Plugin) -> None:
+    assert kubectl.main(["--help"]) == 0
+    text = plugin.capsys.readouterr().out
+    assert "Switch the dry run of a FaultPolicy on or off; if it does not" in text
+    assert "..." not in text.split("Commands:")[1]
+
+
 def test_kubectl__a_list_has_a_line_for_each_incident_the_newest_last(plugin: Plugin) -> None:
     plugin.cluster.put("default", "llm-b", age_s=10.0)
     plugin.cluster.put("default", "llm-a", age_s=900.0)
