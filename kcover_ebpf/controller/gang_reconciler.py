@@ -59,7 +59,7 @@ class GangReconciler:
         limits: Limits,
     ) -> None:
         self._store, self._gangs, self._contexts = cache, pods, ContextBuilder(cache, owners)
-        self._writer, self._story, self._limits = writer, telemetry, limits
+        self._writer, self._telemetry, self._limits = writer, telemetry, limits
         self._memory: dict[GangId, GangMemo] = {}
         self._breaker = Breaker(cache, limits)
         self._deletions = Deletions(cache, self._contexts, writer)
@@ -183,7 +183,7 @@ class GangReconciler:
                     else 2.0
                 )
         if found is not None and found.created_s is not None:
-            self._story.created_s[live_incident.job.uid] = found.created_s
+            self._telemetry.created_s[live_incident.job.uid] = found.created_s
         return self._move(gang_id, live_incident, known, policy, restart_input, memo)
 
     def _present(
@@ -354,7 +354,7 @@ class GangReconciler:
         _LOG.info(
             "%s/%s %s: %s", incident.namespace, incident.name, status.phase.value, status.message
         )
-        self._story.publish(incident, before, status)
+        self._telemetry.publish(incident, before, status)
         return incident
 
     def _perform(

@@ -98,16 +98,18 @@ class Controller:
         self._stop = threading.Event()
         store = self._store = ObjectCache(self._queue.add, self._queue.add, self._bad, self._over)
         self._writer = ApiWriter(client, self._suspect, lambda: self._elector.leads)
-        self._story = ControllerTelemetry(store, self._writer, time.time)
-        kinds = self._kinds = KindRegistry(client, self._writing, self._story.event, time.time)
-        self._story.job_kinds = kinds.counts
+        self._telemetry = ControllerTelemetry(store, self._writer, time.time)
+        kinds = self._kinds = KindRegistry(client, self._writing, self._telemetry.event, time.time)
+        self._telemetry.job_kinds = kinds.counts
         self._gangs = PodCache(client, self._queue.add, self._watch_failed, self._over, kinds.mark)
         owners = Owners(client.hurried(OWNER_REQUEST_S), time.monotonic, lambda: kinds.table)
         limits = options.limits
-        self._jobs = GangReconciler(store, self._gangs, owners, self._writer, self._story, limits)
+        self._jobs = GangReconciler(
+            store, self._gangs, owners, self._writer, self._telemetry, limits
+        )
         self._jobs.sizes = JobSizes(store, options.prices)
         self._nodes = NodeReconciler(
-            client, self._writing, store, options.about_nodes, self._story.event
+            client, self._writing, store, options.about_nodes, self._telemetry.event
         )
         self._repairs = Repairs(
             client,
@@ -115,15 +117,15 @@ class Controller:
             store,
             options.about_nodes,
             options.repairs,
-            self._story.event,
+            self._telemetry.event,
         )
-        self._over_pods = OverEvents(client, store, self._story.over)
+        self._over_pods = OverEvents(client, store, self._telemetry.over)
         self._elector = self._make_elector(client)
-        self._story.leads = lambda: self._elector.leads
+        self._telemetry.leads = lambda: self._elector.leads
         self._notices = self._make_notices(store)
         self._archive = self._make_archive(owners)
         self._culprits = self._make_culprits(store)
-        self._story.cordoned, self._story.breakers = self._cordoned, self._breakers
+        self._telemetry.cordoned, self._telemetry.breakers = self._cordoned, self._breakers
         self._workers = self._make_workers(options.workers)
         self._watches = self._make_watches(client, store)
 
@@ -133,7 +135,7 @@ class Controller:
         return CulpritConditions(cache, self._writer, self._may_work)
 
     def _make_notices(self, cache: ObjectCache) -> Notices:
-        options, registry = self._settings, self._story.registry
+        options, registry = self._settings, self._telemetry.registry
         notices = Notices(
             cache,
             self._writer,
@@ -142,7 +144,7 @@ class Controller:
             registry.collect,
             options.identity,
         )
-        self._story.notify(notices)
+        self._telemetry.notify(notices)
         return notices
 
     def _make_elector(self, client: ApiClient) -> LeaderElector:
@@ -161,7 +163,7 @@ class Controller:
         return self._writer.api
 
     def _make_watches(self, client: ApiClient, cache: ObjectCache) -> list[Reflector]:
-        self._bad_nodes = BadNodes(cache, self._story.event, lambda: self._elector.leads)
+        self._bad_nodes = BadNodes(cache, self._telemetry.event, lambda: self._elector.leads)
         triggers = KcoverEvents(client, cache, self._kinds.mark, self._over, self._bad_nodes.report)
         ours = f"/apis/{API_VERSION}"
         watched: tuple[tuple[str, dict[str, str], Callable[[Event], None]], ...] = (
@@ -202,7 +204,7 @@ class Controller:
         self._archive.start()
         if self._culprits is not None:
             self._culprits.start()
-        self._story.start()
+        self._telemetry.start()
         self._notices.start()
         for worker in self._workers:
             worker.start()
@@ -216,7 +218,7 @@ class Controller:
         self._kinds.stop()
         for worker in self._workers:
             worker.join(5.0)
-        self._story.close(2.0)
+        self._telemetry.close(2.0)
         self._notices.close(2.0)
         self._elector.stop()
         for server in servers:
@@ -228,7 +230,7 @@ class Controller:
         if (address := self._settings.metrics) is not None:
             servers.append(MetricsServer(address))
             probes = {"/healthz": self._health, "/readyz": self._ready}
-            servers[-1].serve(self._story.registry, probes)
+            servers[-1].serve(self._telemetry.registry, probes)
         if (address := self._settings.page) is not None:
             servers.append(MetricsServer(address))
             servers[-1].serve_app(BoardPage(self._store))
@@ -288,14 +290,16 @@ class Controller:
         except KcoverError as error:
             count = self._failures[gang_id] = self._failures.get(gang_id, 0) + 1
             wait_s = min(RETRY_S * 2.0 ** (count - 1), LONGEST_RETRY_S)
-            self._story.failed("reconcile", "nodes" if isinstance(gang_id, str) else "incidents")
+            self._telemetry.failed(
+                "reconcile", "nodes" if isinstance(gang_id, str) else "incidents"
+            )
             _LOG.warning("%s: %s; retrying in %.0f s", gang_id, error, wait_s)
             self._queue.add(gang_id, wait_s)
             # a first failure, such as a conflict, may be over with the next event
             return wait_s - RETRY_S
         except Exception:  # noqa: BLE001
             # one gang that cannot be handled must not end the work on all others
-            self._story.failed("reconcile", "internal")
+            self._telemetry.failed("reconcile", "internal")
             _LOG.exception("%s: internal error, please report it", gang_id)
             self._queue.add(gang_id, LONGEST_RETRY_S)
         else:
@@ -316,15 +320,15 @@ class Controller:
         return {"jobs": busy, "nodes": self._nodes.is_full}
 
     def _bad(self, text: str) -> None:
-        self._story.failed("read", "objects")
+        self._telemetry.failed("read", "objects")
         _LOG.warning("%s", text)
 
     def _over(self, bound: OverBound) -> None:
         over_bounds.count(bound.what)
-        self._story.over(bound)
+        self._telemetry.over(bound)
 
     def _watch_failed(self, error: ApiError) -> None:
-        self._story.failed("watch", "objects")
+        self._telemetry.failed("watch", "objects")
         _LOG.warning("%s", error)
 
     def _health(self) -> str:
@@ -346,7 +350,7 @@ class Controller:
             *culprits,
             self._archive.thread,
             self._kinds.thread,
-            self._story.thread,
+            self._telemetry.thread,
             *self._notices.threads,
             *elector,
         ]

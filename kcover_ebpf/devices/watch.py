@@ -84,7 +84,7 @@ class DeviceWatch:
         self._attached = Attachments(maps, settings, root, pin_driver=pin_driver)
         self._kmsg = _opened(lambda: KmsgReader(os.fspath(root / "dev/kmsg")))
         self.console_works = False
-        self.ladder = XidDedup(Rung.KMSG)
+        self._dedup = XidDedup(Rung.KMSG)
         self.users = DeviceUsers(root)
         self.nccl = _nccl_probes() if settings.nccl_probes else None
         """NCCL probes; None unless enabled by an option."""
@@ -120,7 +120,7 @@ class DeviceWatch:
     @property
     def rung(self) -> Rung:
         """The best rung of the Xid ladder that works now."""
-        return self.ladder.best
+        return self._dedup.best
 
     def used(self, device: str) -> Sequence[str]:
         """Devices affected by a fault of `device`: everything below a bridge, otherwise the device itself."""
@@ -156,7 +156,7 @@ class DeviceWatch:
         """Learn which GPUs the driver has and which rungs can report their Xids."""
         self.users.learn()
         self.driver = _version(self._root)
-        self.ladder.best = self._best_rung()
+        self._dedup.best = self._best_rung()
         self._stale_driver = False
 
     def _telemetry(self, options: TelemetryOptions) -> GpuTelemetry:
@@ -276,7 +276,7 @@ class DeviceWatch:
         found += self._attribution.of_time(members, _now_ns())
         for report in self.users.nvml.take() if self.users.nvml is not None else ():
             found += self._on_xid(report, members)
-        for report in self.ladder.overdue(_now_ns()):
+        for report in self._dedup.overdue(_now_ns()):
             found += self._concerning(report, members)
         if _now_ns() < self._aer_quiet_ns:
             for error in self._aer.on_totals(self._attached.aer_totals()):
@@ -335,7 +335,7 @@ class DeviceWatch:
         return found
 
     def _on_xid(self, xid: XidReported, members: Collection[Pid]) -> Reported:
-        known_xid = self.ladder.observe(xid)
+        known_xid = self._dedup.observe(xid)
         return [] if known_xid is None else self._concerning(known_xid, members)
 
     def _concerning(self, xid: XidReported, members: Collection[Pid]) -> Reported:

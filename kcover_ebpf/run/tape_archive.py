@@ -32,7 +32,7 @@ def of_tape(path: Path) -> Archive:
         played.play(Announcer([keeper], wants_waits=False))
     if keeper.taken is None:
         raise UsageError(f"{path} contains no verdict: the job was not judged in it")
-    return _with_story(keeper.taken.archive, keeper.story)
+    return _with_timeline(keeper.taken.archive, keeper.timeline)
 
 
 class _Keeper(Recent):
@@ -42,7 +42,7 @@ class _Keeper(Recent):
         super().__init__(replay.now_s)
         self._replay = replay
         self.taken: Taken | None = None
-        self.story: list[Moment] = []
+        self.timeline: list[Moment] = []
         """All moments of the recording; `moments` are the last ones."""
 
     def on_verdict(self, verdict: Verdict) -> None:
@@ -54,12 +54,12 @@ class _Keeper(Recent):
 
     def _note(self, phase: str, time_s: float, text: str) -> None:
         super()._note(phase, time_s, text)
-        self.story = [*self.story, self.moments[-1]][-_MOST_MOMENTS:]
+        self.timeline = [*self.timeline, self.moments[-1]][-_MOST_MOMENTS:]
 
 
-def _with_story(archive: Archive, story: list[Moment]) -> Archive:
+def _with_timeline(archive: Archive, moments: list[Moment]) -> Archive:
     incident = archive.incident
     if incident is None or incident.status is None:
         return archive
-    status = replace(incident.status, phase=Phase.OBSERVED, timeline=tuple(story))
+    status = replace(incident.status, phase=Phase.OBSERVED, timeline=tuple(moments))
     return replace(archive, incident=replace(incident, status=status))

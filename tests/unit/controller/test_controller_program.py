@@ -33,7 +33,7 @@ PARTS: dict[str, Callable[[Controller, threading.Thread], None]] = {
     "pods": lambda program, dead: setattr(_pods(program), "thread", dead),
     "worker": lambda program, dead: program._workers.append(dead),
     "archive": lambda program, dead: setattr(program._archive, "thread", dead),
-    "events": lambda program, dead: setattr(program._story._events, "thread", dead),
+    "events": lambda program, dead: setattr(program._telemetry._events, "thread", dead),
     "lease": lambda program, dead: setattr(program._elector, "thread", dead),
 }
 
