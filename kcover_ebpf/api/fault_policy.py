@@ -13,11 +13,12 @@ from typing import Any
 
 from kcover_ebpf import settings
 from kcover_ebpf.api.codec import decode
-from kcover_ebpf.api.incident import FailureClass, Phase, RestartMethod, Status
+from kcover_ebpf.api.incident import Phase, RestartMethod, Status
 from kcover_ebpf.api.job_rules import JobRule, checked
 from kcover_ebpf.api.order import SaveSignal
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, PolicyError
+from kcover_ebpf.model.verdict import FailureClass
 from kcover_ebpf.settings import RestartBudget
 
 MOST_BYTES = 8 * 1024

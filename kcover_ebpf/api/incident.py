@@ -20,7 +20,15 @@ from kcover_ebpf.api.order import Order
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.model.silence_summary import SilenceSummary
-from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, Evidence, Verdict, VerdictKind
+from kcover_ebpf.model.verdict import (
+    Cause,
+    Certainty,
+    Culprit,
+    Evidence,
+    FailureClass,
+    Verdict,
+    VerdictKind,
+)
 
 FINALIZER = "kcover.io/resume-job"
 """Finalizer of an incident while its job is being restarted, so that a deletion leaves no job suspended."""
@@ -131,18 +139,6 @@ class Lost:
         """Sum of the known phases; None if none is known."""
         parts = (self.detect_s, self.decide_s, self.shut_down_s)
         return sum(part or 0.0 for part in (*parts, self.reschedule_s, self.first_progress_s))
-
-
-class FailureClass(Enum):
-    """Where the cause of a fault lies, as far as known."""
-
-    HARDWARE = "hardware"
-    """A device, its driver, or the node."""
-    NETWORK = "network"
-    STORAGE = "storage"
-    PROGRAM = "program"
-    """The program, its input, or the memory that it was given."""
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

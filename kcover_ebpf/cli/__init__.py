@@ -34,6 +34,10 @@ Examples:
   kcover-ebpf run --act shutdown -- torchrun --nproc-per-node 4 train.py
   kcover-ebpf trace --pid 4711
   kcover-ebpf doctor
+
+\b
+Exit codes:
+  of all commands: 0 done; 2 wrong usage; 3 cannot observe; 70 internal error; 130 interrupted
 """
 
 

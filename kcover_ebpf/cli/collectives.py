@@ -18,10 +18,20 @@ from kcover_ebpf.errors import CannotObserve, UsageError
 from kcover_ebpf.facts.inspector import SlowCollective
 from kcover_ebpf.ids import Pid
 
+_EXAMPLES = """
+\b
+Examples:
+  kcover-ebpf collectives /var/log/nccl-inspector
+  kcover-ebpf collectives --pid 4711 --pid 4712 -o json
+
+\b
+Exit codes:
+  0 nothing is slow; 1 something is; 2 wrong usage; 3 the files contain too little data
+"""
 _FOUND = 1
 
 
-@click.command(name="collectives")
+@click.command(name="collectives", epilog=_EXAMPLES)
 @click.argument(
     "folders", nargs=-1, metavar="[FOLDER]...", type=click.Path(path_type=Path, file_okay=False)
 )
@@ -36,8 +46,7 @@ _FOUND = 1
 def collectives(folders: tuple[Path, ...], pids: tuple[int, ...], output: str) -> int:
     """Find the rank that is late, and the groups and hosts whose links are slow.
 
-    Reads what NCCL Inspector (NCCL's profiler plug-in) wrote to each FOLDER. Exit codes: 1 if something is slow, 3
-    if the files contain too little data.
+    Reads what NCCL Inspector (NCCL's profiler plug-in) wrote to each FOLDER.
     """
     if not folders and not pids:
         raise UsageError(

@@ -11,6 +11,10 @@ Examples:
   kcover-ebpf completion bash > /etc/bash_completion.d/kcover-ebpf
   kcover-ebpf completion zsh > "${fpath[1]}/_kcover-ebpf"
   kcover-ebpf completion fish > ~/.config/fish/completions/kcover-ebpf.fish
+
+\b
+Exit codes:
+  0 printed; 2 wrong usage
 """
 _VARIABLE = "_KCOVER_EBPF_COMPLETE"
 

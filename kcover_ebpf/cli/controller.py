@@ -20,12 +20,23 @@ if TYPE_CHECKING:
     from kcover_ebpf.notify.target import NotifyTarget
     from kcover_ebpf.recovery.repair import RepairLimits
 
+_EXAMPLES = """
+\b
+Examples:
+  kcover-ebpf controller                              as the chart's Deployment runs it
+  kcover-ebpf controller --kubeconfig admin.conf --namespace kcover-system --dry-run
+  kcover-ebpf controller --only research --metrics :9465
+
+\b
+Exit codes:
+  0 ended by SIGTERM or SIGINT; 2 wrong usage; with --withdraw: 1 something remains
+"""
 _HIGHEST_PRICE = 1e6
 """Highest accepted price of a GPU hour; the comparison also rejects NaN."""
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
-@click.command()
+@click.command(epilog=_EXAMPLES)
 @click.option(
     "--kubeconfig",
     metavar="FILE",

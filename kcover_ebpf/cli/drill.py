@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """
 \b
+Examples:
+  kcover-ebpf drill train-1 -n ml --fault stop --for 30s    as kubectl kcover drill runs it on the node
+
+\b
 Exit codes:
   0 the fault was injected and is over; 2 wrong usage, or the pod does not consent; 3 not possible here
 """

@@ -42,6 +42,21 @@ from kcover_ebpf.errors import (
 )
 from kcover_ebpf.kube.client import ApiClient
 
+_EXAMPLES = """
+\b
+Examples:
+  kubectl kcover list -A                              incidents of all namespaces
+  kubectl kcover explain llm-1f2e3d4c -n ml           who waits for whom, and what was done
+  kubectl kcover report llm-1f2e3d4c -n ml --to incident.html
+  kubectl kcover nodes                                health of nodes, and who cordoned them
+  kubectl kcover drill train -n ml --fault stop       break a rank of a job that consents
+
+\b
+Exit codes:
+  0 done; 2 wrong usage; 3 the cluster did not answer, or does not allow it.
+  drill: 1 the wrong pod was named, or the job was not restarted.
+  inspect: those of kcover-ebpf inspect
+"""
 _GROUP = f"/apis/{API_VERSION}"
 _LONGEST = 200
 """Characters of a description in the list of commands."""
@@ -57,7 +72,7 @@ class _Group(click.Group):
             formatter.write_dl(rows)
 
 
-@click.group(cls=_Group)
+@click.group(cls=_Group, epilog=_EXAMPLES)
 @click.version_option(__version__, prog_name="kubectl kcover")
 def kubectl() -> None:
     """Incidents of training jobs: list, explain, report, approve; restarts on demand; and the health of nodes."""

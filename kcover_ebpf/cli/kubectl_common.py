@@ -13,6 +13,7 @@ import click
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.pods import Pod, about_pod
+from kcover_ebpf.cli.options import output_option
 from kcover_ebpf.kube.client import ApiClient, connect, namespace_of
 from kcover_ebpf.output.formatting import aligned, printable
 
@@ -45,7 +46,7 @@ def common(command: _Command) -> _Command:
         help="Path of a kubeconfig; default: KUBECONFIG, then ~/.kube/config.",
     )
     @click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
-    @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+    @output_option("json: one object.")
     @wraps(command)
     def run(
         namespace: str | None, kubeconfig: str | None, context: str | None, output: str, **more: Any

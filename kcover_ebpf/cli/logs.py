@@ -25,11 +25,22 @@ from kcover_ebpf.logs.reader import LogReader, Match
 from kcover_ebpf.output.formatting import printable
 from kcover_ebpf.settings import read_table
 
+_EXAMPLES = """
+\b
+Examples:
+  dmesg | kcover-ebpf logs -
+  kcover-ebpf logs /var/log/pods/ml_train-0_UID/train/0.log -o json
+  kcover-ebpf logs crash.log --source container --rules own.toml
+
+\b
+Exit codes:
+  0 the log was read to its end, with or without matches; 2 wrong usage
+"""
 _BLOCK_BYTES = 1 << 20
 _SOURCES = {"auto": Source.UNKNOWN, "kernel": Source.KERNEL, "container": Source.CONTAINER}
 
 
-@click.command(name="logs")
+@click.command(name="logs", epilog=_EXAMPLES)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 @output_option("json: one object for each match.")
 @click.option(
@@ -89,9 +100,7 @@ class _Expected:
 
     def _take(self, whole: bytes) -> None:
         for line in whole.splitlines():
-            if (parsed := lines.parse(line[:100].decode("utf-8", "replace"))) is None:
-                continue
-            if (time_s := parsed.time_s) is None:
+            if (time_s := lines.time_s_of(line)) is None:
                 continue
             if not self._begun:
                 self._begun = True

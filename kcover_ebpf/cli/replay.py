@@ -13,18 +13,26 @@ from kcover_ebpf.run.replay import Replay
 from kcover_ebpf.run.sinks import Announcer, JsonSink, Out, TextSink
 from kcover_ebpf.tapes.reader import TapeReader
 
+_EXAMPLES = """
+\b
+Examples:
+  kcover-ebpf replay job.tape.gz
+  kcover-ebpf replay job.tape -o json
+
+\b
+Exit codes:
+  0 the tape was read to its end; 2 wrong usage, or not a complete tape
+"""
 _STDOUT = 1
 
 
-@click.command()
+@click.command(epilog=_EXAMPLES)
 @click.argument("file", type=click.Path(path_type=Path))
 @output_option("json: JSON lines, as `run` writes them.")
 def replay(file: Path, output: str) -> None:
     """Judge the job of a tape that `run --record FILE` wrote, and print what `run` would print.
 
     Needs no privileges and does not run in real time. No action is taken on a verdict.
-
-    Exit codes: 0 the tape was read to its end; 2 wrong usage, or not a complete tape.
     """
     try:
         stream = file.open("rb")

@@ -15,10 +15,20 @@ from kcover_ebpf.output.formatting import aligned, printable
 from kcover_ebpf.run.tape_simulation import SimulatedTape, simulated_tape
 from kcover_ebpf.settings import Policy
 
+_EXAMPLES = """
+\b
+Examples:
+  kcover-ebpf simulate --policy changed.toml job.tape.gz
+  kcover-ebpf simulate --policy changed.toml tapes/ -o json
+
+\b
+Exit codes:
+  0 all tapes were read; 2 wrong usage, or not a complete tape
+"""
 TAPE_COLUMNS = ("TAPE", "LASTS", "AS RECORDED", "WITH THIS POLICY", "DIFFERENCE", "WHY")
 
 
-@click.command()
+@click.command(epilog=_EXAMPLES)
 @click.argument(
     "tapes", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TAPE..."
 )
@@ -34,8 +44,6 @@ def simulate(tapes: tuple[Path, ...], policy: Path, output: str) -> int:
 
     Both columns are about an armed job: what --act restart does. Needs no privileges. A folder means all tapes in
     it.
-
-    Exit codes: 0 all tapes were read; 2 wrong usage, or not a complete tape.
     """
     changed = Policy.from_file(policy)
     found = [simulated_tape(path, changed) for path in tapes_of(tapes)]

@@ -12,8 +12,19 @@ from kcover_ebpf.devices.catalog import Entry, judge, version_key
 from kcover_ebpf.devices.catalog.files import load
 from kcover_ebpf.errors import UsageError
 
+_EXAMPLES = """
+\b
+Examples:
+  kcover-ebpf xid 79
+  kcover-ebpf xid 154 --driver 570.86.15 -o json
 
-@click.command(name="xid")
+\b
+Exit codes:
+  0 explained; 2 wrong usage, or a number that is not in the catalog
+"""
+
+
+@click.command(name="xid", epilog=_EXAMPLES)
 @click.argument("number", type=click.IntRange(min=0))
 @output_option()
 @click.option(
@@ -32,7 +43,7 @@ def xid(number: int, output: str, driver: str | None, catalog: Path | None) -> N
     entry = known_catalog.find(number, driver)
     if entry is None:
         raise UsageError(
-            f"{number} is not a documented Xid or SXid; in a log line it follows the parenthesis"
+            f"{number} is not in the catalog of Xids and SXids; check the number, or add an entry with --catalog"
         )
     others = tuple(other for other in known_catalog.variants(number) if other is not entry)
     click.echo(

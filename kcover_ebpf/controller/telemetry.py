@@ -17,14 +17,14 @@ from prometheus_client import (
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from kcover_ebpf.api.incident import FailureClass, Incident, Phase, RestartMethod, Status
+from kcover_ebpf.api.incident import Incident, Phase, RestartMethod, Status
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import EventRecorder
 from kcover_ebpf.controller.notices import Notices
 from kcover_ebpf.errors import OverBound
 from kcover_ebpf.facts.health import Result
-from kcover_ebpf.model.verdict import Cause
+from kcover_ebpf.model.verdict import Cause, FailureClass
 from kcover_ebpf.output.metrics import DETECTION_BUCKETS_S, OverBounds
 from kcover_ebpf.tunables.controller import OVER_SAID_S
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 
-from kcover_ebpf.api.incident import FailureClass
 from kcover_ebpf.api.incident_parts import CrashRecord
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
 from kcover_ebpf.dataclass import dataclass
@@ -17,7 +16,15 @@ from kcover_ebpf.gang import job_rules
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.gang.job_rules import LoggedProgress
 from kcover_ebpf.logs import exit_codes
-from kcover_ebpf.model.verdict import RAISED, Cause, Evidence, EvidenceKind, Verdict, VerdictKind
+from kcover_ebpf.model.verdict import (
+    RAISED,
+    Cause,
+    Evidence,
+    EvidenceKind,
+    FailureClass,
+    Verdict,
+    VerdictKind,
+)
 from kcover_ebpf.tunables.recovery import LOG_BEFORE_FAULT_S, TRACEBACK_AFTER_S, TRACEBACK_BEFORE_S
 
 _MOST_LINES = 4

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
-from kcover_ebpf.api.incident import FailureClass
 from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.model.verdict import FailureClass
 
 
 @dataclass(frozen=True, slots=True)

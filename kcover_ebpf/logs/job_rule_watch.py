@@ -9,9 +9,6 @@ from kcover_ebpf.api.log_report import JobRuleReading
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.logs import lines, scanner
 
-_TIME_BYTES = 100
-"""Longer than the time stamp and tags that the CRI puts in front of a line."""
-
 
 @dataclass(slots=True)
 class _Seen:
@@ -49,7 +46,7 @@ class JobRuleWatch:
                 if rule.has_limits and (value := number_of(match, groups)) is not None:
                     _note(rule, seen, value)
             if last_at >= 0:
-                seen.last_s = _time_s(block, last_at, now_s)
+                seen.last_s = lines.time_s_at(block, last_at, now_s)
 
     def readings(self, now_s: float) -> tuple[JobRuleReading, ...]:
         """A reading for each rule, with ages before `now_s`."""
@@ -76,10 +73,3 @@ def _note(rule: JobRule, seen: _Seen, value: float) -> None:
     # a value that JSON cannot represent only shows in the count
     seen.value = value if value - value == 0 else None
     seen.wrong_count = seen.wrong_count + 1 if rule.is_wrong(value) else 0
-
-
-def _time_s(block: bytes, at: int, now_s: float) -> float:
-    start = max(block.rfind(b"\n", 0, at), block.rfind(b"\r", 0, at)) + 1
-    line = lines.parse(block[start : start + _TIME_BYTES].decode("utf-8", "replace"))
-    found = None if line is None else line.time_s
-    return now_s if found is None else found

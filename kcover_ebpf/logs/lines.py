@@ -62,6 +62,8 @@ def unix_s(time: str) -> float | None:
         return None
 
 
+_TIME_BYTES = 100
+"""Longer than the time stamp and tags that the CRI puts in front of a line."""
 _KERNEL_FACILITY_BELOW = 8
 """A syslog priority is facility * 8 + level; facility 0 is the kernel."""
 _CRI = re.compile(
@@ -155,6 +157,19 @@ def _parsed(line: str, nested: int) -> LogLine | None:
         return None
     rest, is_of_kernel = behind
     return _of_kernel(rest) if is_of_kernel else _of_program(rest, "", "", nested)
+
+
+def time_s_of(raw: bytes) -> float | None:
+    """Unix seconds of a line that begins with a container runtime's time; None if it has none."""
+    line = parse(raw[:_TIME_BYTES].decode("utf-8", "replace"))
+    return None if line is None else line.time_s
+
+
+def time_s_at(block: bytes, at: int, now_s: float) -> float:
+    """Unix seconds of the line that contains offset `at` of a block; `now_s` if it has no time."""
+    start = max(block.rfind(b"\n", 0, at), block.rfind(b"\r", 0, at)) + 1
+    found = time_s_of(block[start : start + _TIME_BYTES])
+    return now_s if found is None else found
 
 
 def _of_kernel_log(line: str) -> tuple[str, bool] | None:

@@ -37,8 +37,6 @@ _NUMBER_IN_LINE = _ASSIGNED.replace(rb"\n", b"") + rb"\d+" + _ENDS
 _STEP_SIGN = rb"(?:step|iteration|iter|batch)" + _NUMBER_IN_LINE + rb"|\d/\d{1,15} \["
 _EPOCH_SIGN = rb"epoch" + _NUMBER_IN_LINE
 _OTHER = {"stdout": b"stderr", "stderr": b"stdout"}
-_TIME_BYTES = 100
-"""Longer than the time stamp and tags that the CRI puts in front of a line."""
 _FIRST_PIECE_BYTES = 4 << 10
 """Bytes searched first, from the end of the text: a training prints its step often."""
 
@@ -123,8 +121,7 @@ def _until(block: bytes, end_s: float) -> bytes:
 
 def _time_s(raw: bytes) -> float:
     """Unix seconds of the line; minus infinity if it has no time."""
-    line = lines.parse(raw[:_TIME_BYTES].decode("utf-8", "replace"))
-    found = None if line is None else line.time_s
+    found = lines.time_s_of(raw)
     return -math.inf if found is None else found
 
 

@@ -18,7 +18,6 @@ from kcover_ebpf.logs import lines
 
 _PIECE_BYTES = 4 << 10
 """Bytes searched first, from the end of the text: a training prints its step often."""
-_TIME_BYTES = 100
 
 
 def _compiled(pattern: bytes) -> re2._Regexp[bytes]:
@@ -91,7 +90,7 @@ class ProgressWatch:
     def feed(self, block: bytes, now_s: float) -> None:
         """Lines in order; `now_s` (unix seconds) is the time of those without one."""
         if self._first is None and (first := _first_step(block)) is not None:
-            self._first = (first[0], _time_s(block, first[1], now_s))
+            self._first = (first[0], lines.time_s_at(block, first[1], now_s))
             if self._awaits_first and self._before is not None:
                 self._redone = max(0, self._before - first[0] + 1)
         # searching for a word is ten times as fast as a pattern, and most blocks contain none of
@@ -104,14 +103,17 @@ class ProgressWatch:
         self._note_numbers(block)
         if _PHASE_WORD in block:
             for match in _PHASE.finditer(block):
-                self._note_phase(match, _time_s(block, match.start(), now_s))
+                self._note_phase(match, lines.time_s_at(block, match.start(), now_s))
 
     def _note_step(self, block: bytes, now_s: float) -> None:
         last_place, last_step = _last_steps(block, len(block))
         if last_place is not None and last_place[:2] != self._place:
-            self._place, self._moved_s = last_place[:2], _time_s(block, last_place[2], now_s)
+            self._place, self._moved_s = (
+                last_place[:2],
+                lines.time_s_at(block, last_place[2], now_s),
+            )
         if last_step is not None and last_step[0] != self._step:
-            self._step, self._step_s = last_step[0], _time_s(block, last_step[2], now_s)
+            self._step, self._step_s = last_step[0], lines.time_s_at(block, last_step[2], now_s)
 
     def _note_numbers(self, block: bytes) -> None:
         piece = block[max(0, len(block) - _PIECE_BYTES) :]
@@ -123,7 +125,7 @@ class ProgressWatch:
     def _note_checkpoint(self, block: bytes, match: re2._Match[bytes], now_s: float) -> None:
         text = match.group(0)
         if _BEGUN.search(text) and not _DONE.search(text):
-            self._saving_s = _time_s(block, match.start(), now_s)
+            self._saving_s = lines.time_s_at(block, match.start(), now_s)
             return
         self._saving_s = None
         named = [found.group(1) for found in _CHECKPOINT.finditer(text)]
@@ -132,7 +134,7 @@ class ProgressWatch:
             _, before = _last_steps(block, match.start())
             step = before[0] if before is not None else self._step
         if step is not None:
-            self._saved, self._saved_s = step, _time_s(block, match.start(), now_s)
+            self._saved, self._saved_s = step, lines.time_s_at(block, match.start(), now_s)
 
     def _note_phase(self, match: re2._Match[bytes], time_s: float) -> None:
         name = match.group(1).decode("ascii", "replace")
@@ -228,10 +230,3 @@ def _last_number(pattern: re2._Regexp[bytes], piece: bytes) -> float | None:
     for match in pattern.finditer(piece):
         found = next(text for text in match.groups() if text is not None)
     return None if found is None else float(found.replace(b",", b""))
-
-
-def _time_s(block: bytes, at: int, now_s: float) -> float:
-    start = max(block.rfind(b"\n", 0, at), block.rfind(b"\r", 0, at)) + 1
-    line = lines.parse(block[start : start + _TIME_BYTES].decode("utf-8", "replace"))
-    found = None if line is None else line.time_s
-    return now_s if found is None else found

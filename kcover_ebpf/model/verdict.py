@@ -33,6 +33,18 @@ class VerdictKind(Enum):
         )
 
 
+class FailureClass(Enum):
+    """Where the cause of a fault lies, as far as known."""
+
+    HARDWARE = "hardware"
+    """A device, its driver, or the node."""
+    NETWORK = "network"
+    STORAGE = "storage"
+    PROGRAM = "program"
+    """The program, its input, or the memory that it was given."""
+    UNKNOWN = "unknown"
+
+
 class Certainty(Enum):
     """How sure a verdict is that the job does not continue by itself; it decides when an armed job may be ended.
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.api.incident import FailureClass, Incident, Phase, Status
+from kcover_ebpf.api.incident import Incident, Phase, Status
 from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.model.verdict import FailureClass
 from kcover_ebpf.notify.incident_trace import IncidentTrace, trace_of
 from kcover_ebpf.output.formatting import culprit_text, printable, span
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from kcover_ebpf.api.fault_policy import Approval, Bounds, FrameworkFirst, Level
 from kcover_ebpf.api.incident import (
-    FailureClass,
     Lost,
     Phase,
     RestartAction,
@@ -23,7 +22,7 @@ from kcover_ebpf.api.job_kinds import ARMING_LABEL
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis import decisions
 from kcover_ebpf.gang.gang_input import GangVerdict
-from kcover_ebpf.model.verdict import Cause, EvidenceKind, Verdict, VerdictKind
+from kcover_ebpf.model.verdict import Cause, EvidenceKind, FailureClass, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart import evidence_orders, repeated_crash, repetition, saving
 from kcover_ebpf.recovery.restart.context import replace_method_of
 from kcover_ebpf.recovery.restart.gang_pods import CAUSES_OF_NODES

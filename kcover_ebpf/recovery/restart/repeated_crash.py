@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kcover_ebpf.api.incident import FailureClass, Phase, Status
+from kcover_ebpf.api.incident import Phase, Status
 from kcover_ebpf.api.incident_parts import CrashRecord, LoggedWork
 from kcover_ebpf.gang import log_evidence
 from kcover_ebpf.gang.job_rules import LoggedProgress
 from kcover_ebpf.gang.log_evidence import LogEvidence
-from kcover_ebpf.model.verdict import RAISED, EvidenceKind, Verdict, VerdictKind
+from kcover_ebpf.model.verdict import RAISED, EvidenceKind, FailureClass, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart.context import RestartInput
 from kcover_ebpf.tunables.recovery import CRASH_AT_START_S, CRASH_LOGS_S, CRASH_READ_S
 

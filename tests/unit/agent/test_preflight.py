@@ -18,13 +18,13 @@ from kcover_ebpf.agent import preflight
 from kcover_ebpf.agent.preflight import PreflightWatch
 from kcover_ebpf.api import node_health, rfc3339
 from kcover_ebpf.api.fault_report import PodRef
-from kcover_ebpf.api.incident import FailureClass, Phase, RestartMethod
+from kcover_ebpf.api.incident import Phase, RestartMethod
 from kcover_ebpf.api.node_health import NodeHealth
 from kcover_ebpf.api.pods import Container, ContainerEnd, ContainerKind, Pod
 from kcover_ebpf.cli import main
 from kcover_ebpf.cli import preflight as command
 from kcover_ebpf.facts.health import Result
-from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
+from kcover_ebpf.model.verdict import Cause, FailureClass, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart import advance, guards
 from kcover_ebpf.recovery.restart.context import Cordon, GangPod, RestartInput, Suspension
 from kcover_ebpf.recovery.restart.steps import RestartDetail, Step

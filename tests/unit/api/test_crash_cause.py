@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.api.incident import FailureClass, Phase, Status
+from kcover_ebpf.api.incident import Phase, Status
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.devices.catalog.files import shipped as catalog
 from kcover_ebpf.gang import log_evidence
@@ -15,7 +15,7 @@ from kcover_ebpf.gang.log_evidence import LogEvidence
 from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.log_files import Chunk
 from kcover_ebpf.logs.rules import LogDomain
-from kcover_ebpf.model.verdict import Cause, Culprit, Verdict, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Culprit, FailureClass, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart import repeated_crash
 from kcover_ebpf.recovery.restart.repeated_crash import why_hopeless
 from tests.unit.support import crash_logs

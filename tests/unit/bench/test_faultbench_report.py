@@ -47,19 +47,31 @@ def test_poisson_upper_bound__poisson_bound_is_the_textbook_one(count: int, boun
     assert poisson_upper_bound(count) == pytest.approx(bound, abs=0.001)
 
 
-def test_goals__of_devices_a_slow_median_and_a_wrong_rank_miss_them():
+def test_goals__of_devices_a_slow_median_a_miss_and_a_wrong_rank_miss_them():
     of_gpus = {"framework": "cuda-spin", "step_s": 0.5}
     results = [result(f"g3-lock.cuda-spin.0.5s.{n}", latency_s=9.0 + n) | of_gpus for n in range(3)]
     records = [reporting.compact(entry) for entry in results]
     reached = [row.split("|")[4].strip() for row in reporting.goals(records).splitlines()[2:]]
-    assert reached == ["yes", "yes", "yes", "yes"]
+    assert reached == ["yes"] * 5
     results = [
-        result(f"g3-lock.cuda-spin.0.5s.{n}", latency_s=10.0 + n, rank_right=n > 0) | of_gpus
+        result(f"g3-lock.cuda-spin.0.5s.{n}", latency_s=11.0 + n, rank_right=n > 0) | of_gpus
         for n in range(3)
     ]
+    missed = {"detected": False, "latency_s": None, "rank_right": None, "cause_right": None}
+    results.append(result("g3-lock.cuda-spin.0.5s.3", **missed) | of_gpus)
     records = [reporting.compact(entry) for entry in results]
     reached = [row.split("|")[4].strip() for row in reporting.goals(records).splitlines()[2:]]
-    assert reached == ["no", "no", "yes", "yes"]
+    assert reached == ["no", "no", "no", "yes", "yes"]
+
+
+@pytest.mark.parametrize(("step_s", "half_s"), [(0.2, 3.0), (2.0, 4.0), (10.0, 15.0)])
+def test_goals__the_median_of_silent_hangs_is_held_to_that_of_its_step_length(
+    step_s: float, half_s: float
+):
+    for latency_s, reached in ((half_s, "yes"), (half_s + 0.1, "no")):
+        entry = result("06-stop.torch.0", latency_s=latency_s) | {"step_s": step_s}
+        row = reporting.goals([reporting.compact(entry)]).splitlines()[2]
+        assert row.split("|")[3:5] == [f" <= {half_s:g} s ", f" {reached} "]
 
 
 def test_figures__a_missed_fault_counts_against_recall_only():

@@ -9,7 +9,6 @@ import pytest
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.incident import (
-    FailureClass,
     Incident,
     JobRef,
     Lost,
@@ -25,6 +24,7 @@ from kcover_ebpf.model.verdict import (
     Culprit,
     Evidence,
     EvidenceKind,
+    FailureClass,
     Verdict,
     VerdictKind,
 )

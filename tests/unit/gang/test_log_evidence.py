@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.api.incident import FailureClass
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
 from kcover_ebpf.diagnosis.clock.certainty import certainty_of
 from kcover_ebpf.gang import log_evidence
@@ -18,6 +17,7 @@ from kcover_ebpf.model.verdict import (
     Culprit,
     Evidence,
     EvidenceKind,
+    FailureClass,
     Verdict,
     VerdictKind,
 )

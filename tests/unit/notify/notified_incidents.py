@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kcover_ebpf.api.incident import FailureClass, Incident, JobRef, Lost, Phase, Status
-from kcover_ebpf.model.verdict import Cause, Culprit, Verdict, VerdictKind
+from kcover_ebpf.api.incident import Incident, JobRef, Lost, Phase, Status
+from kcover_ebpf.model.verdict import Cause, Culprit, FailureClass, Verdict, VerdictKind
 
 JOB = JobRef("PyTorchJob", "llm", "ju", "kubeflow.org/v1")
 BEGUN = Status(

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.api.incident import FailureClass, Phase
-from kcover_ebpf.model.verdict import Certainty
+from kcover_ebpf.api.incident import Phase
+from kcover_ebpf.model.verdict import Certainty, FailureClass
 from kcover_ebpf.notify.forms import mail_of, request_of
 from kcover_ebpf.notify.message import lines_of, message_of
 from kcover_ebpf.notify.target import MessageForm, NotifyTarget

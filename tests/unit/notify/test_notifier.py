@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.api.fault_policy import NotifyRule
-from kcover_ebpf.api.incident import FailureClass, Incident, Phase
+from kcover_ebpf.api.incident import Incident, Phase
 from kcover_ebpf.errors import NotSent
+from kcover_ebpf.model.verdict import FailureClass
 from kcover_ebpf.notify import notifier as module
 from kcover_ebpf.notify.message import Message
 from kcover_ebpf.notify.notifier import Notifier

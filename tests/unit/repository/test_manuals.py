@@ -103,6 +103,18 @@ def test_manuals__the_end_of_every_help_text_is_in_the_manual() -> None:
     assert missing == []
 
 
+def test_manuals__every_command_shows_examples_and_exit_codes() -> None:
+    # the verbs of kubectl share those of their program
+    shown = {name: text for name, text in epilogs() if not name.startswith("kubectl kcover ")}
+    lacking = [
+        (name, title)
+        for name, text in shown.items()
+        for title in ("Examples:", "Exit codes:")
+        if title not in text
+    ]
+    assert lacking == []
+
+
 def epilogs() -> Iterator[tuple[str, str]]:
     for program, name in ((cli, "kcover-ebpf"), (kubectl, "kubectl kcover")):
         yield name, program.epilog or ""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import FaultReport, PodRef, ReportedDeviceFault, ReportedJob
-from kcover_ebpf.api.incident import FailureClass, Incident, JobRef, Lost, Moment, Phase, Status
+from kcover_ebpf.api.incident import Incident, JobRef, Lost, Moment, Phase, Status
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding
 from kcover_ebpf.archive.incident_archive import Archive
 from kcover_ebpf.archive.node_part import ArchivedThread, EvidenceTrigger, GroupPressure, NodePart
@@ -20,6 +20,7 @@ from kcover_ebpf.model.verdict import (
     Culprit,
     Evidence,
     EvidenceKind,
+    FailureClass,
     Verdict,
     VerdictKind,
 )

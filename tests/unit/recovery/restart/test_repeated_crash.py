@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.api.codec import decode, encode
-from kcover_ebpf.api.incident import FailureClass, Incident, JobRef, Phase, RestartMethod, Status
+from kcover_ebpf.api.incident import Incident, JobRef, Phase, RestartMethod, Status
 from kcover_ebpf.api.incident_parts import CrashRecord, LoggedWork
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import EventRecorder
 from kcover_ebpf.controller.telemetry import ControllerTelemetry
 from kcover_ebpf.gang.job_rules import LoggedProgress
-from kcover_ebpf.model.verdict import Cause, EvidenceKind, Verdict, VerdictKind
+from kcover_ebpf.model.verdict import Cause, EvidenceKind, FailureClass, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart import advance, guards
 from kcover_ebpf.recovery.restart.context import Suspension
 from kcover_ebpf.recovery.restart.repeated_crash import why_hopeless, work_of
