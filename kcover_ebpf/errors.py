@@ -10,7 +10,7 @@
     │   └── OverBound       it is larger than what is kept of one, or of all   counted, dropped, an Event
     ├── ApiError            the API server refused, or did not answer          retried
     │   ├── Conflict        another client was first                            409
-    │   ├── Forbidden       this ServiceAccount may not                        401, 403
+    │   ├── Forbidden       this ServiceAccount may not                        401, 403; exit code 3
     │   ├── NotFound        no such object, or no such kind                    404
     │   ├── Gone            the history asked for is no longer kept            410
     │   └── Unreachable     no answer: network, time-out, overload             -, 429, 5xx; exit code 3
@@ -86,6 +86,8 @@ class Conflict(ApiError):
 
 class Forbidden(ApiError):
     """Our ServiceAccount lacks this permission, or an admission policy refused."""
+
+    exit_code = 3
 
 
 class NotFound(ApiError):

@@ -40,7 +40,7 @@ helm install kcover-ebpf oci://ghcr.io/kcover-io/charts/kcover-ebpf \\
   --version {version} --namespace kcover --wait
 ```
 
-With the packaged chart of a release, give Helm the file instead:
+Until the first release, `make release` makes the chart. Give Helm the file then:
 `kcover-ebpf-{version}.tgz`. A job is restarted only if it is armed:
 
 ```sh

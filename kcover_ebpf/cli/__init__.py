@@ -70,7 +70,8 @@ class _LazyGroup(click.Group):
 def cli() -> None:
     """Find the rank that hangs or fails in a distributed training job, with eBPF.
 
-    Needs root (or CAP_BPF and CAP_PERFMON) and no change to the training code.
+    Watching a job needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and CAP_KILL. The training
+    code does not change.
     """
 
 

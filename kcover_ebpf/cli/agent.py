@@ -34,8 +34,8 @@ _EXAMPLES = """
 \b
 Examples:
   kcover-ebpf agent                                   as the chart's DaemonSet runs it
-  kcover-ebpf agent --node node1 --kubeconfig admin.conf --namespace kcover-system
-  kcover-ebpf agent --metrics :9464                   also /healthz and /readyz
+  kcover-ebpf agent --node node1 --kubeconfig admin.conf --namespace kcover
+  kcover-ebpf agent --metrics :9465                   also /healthz and /readyz
 
 \b
 Exit codes:
@@ -118,7 +118,7 @@ def _round(checks: str, folder: Path | None, peers: tuple[str, ...]) -> RoundOpt
 @click.option(
     "--namespace",
     envvar=["KCOVER_NAMESPACE", "POD_NAMESPACE"],
-    default="kcover-system",
+    default="kcover",
     show_default=True,
     help="Namespace for the report about the node itself; also read from $POD_NAMESPACE.",
 )

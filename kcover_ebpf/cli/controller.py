@@ -24,8 +24,8 @@ _EXAMPLES = """
 \b
 Examples:
   kcover-ebpf controller                              as the chart's Deployment runs it
-  kcover-ebpf controller --kubeconfig admin.conf --namespace kcover-system --dry-run
-  kcover-ebpf controller --only research --metrics :9465
+  kcover-ebpf controller --kubeconfig admin.conf --namespace kcover --dry-run
+  kcover-ebpf controller --only research --metrics :9466
 
 \b
 Exit codes:

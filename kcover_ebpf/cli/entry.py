@@ -11,6 +11,8 @@ from kcover_ebpf.errors import CannotObserve, KcoverError
 
 _EXIT_INTERNAL = 70
 _EXIT_INTERRUPTED = 130
+# click 8.1 shows the help without an error
+_NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 # glibc's dlopen, as Python's ImportError has it
 _NO_LIBRARY = ": cannot open shared object file"
 
@@ -31,6 +33,9 @@ def call(
     except KcoverError as error:
         return _fail(name, message_of(error), error.exit_code)
     except click.ClickException as error:
+        if isinstance(error, _NO_ARGUMENTS):
+            error.show()
+            return error.exit_code
         return _fail(name, _with_hint(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         return _EXIT_INTERRUPTED

@@ -55,6 +55,7 @@ Examples:
 Exit codes:
   0 done; 2 wrong usage; 3 the cluster did not answer, or does not allow it.
   drill: 1 the wrong pod was named, or the job was not restarted.
+  restart --wait: 1 the job was not restarted; 3 it is not over within --timeout.
   inspect: those of kcover-ebpf inspect
 """
 _GROUP = f"/apis/{API_VERSION}"

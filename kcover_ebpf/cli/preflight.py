@@ -23,7 +23,8 @@ Examples:
 
 \b
 Exit codes:
-  0 the node passed its last inspection, or nothing is known of it; 2 wrong usage; 81 it failed
+  0 the node passed its last inspection, or nothing is known of it, or the cluster cannot be asked;
+  2 wrong usage; 81 it failed
 """
 
 

@@ -238,7 +238,7 @@ def connect(
     except Exception as error:
         raise UsageError(
             f"cannot use the {'kubeconfig ' + named if named else 'Kubernetes configuration'}: "
-            f"{said(error)}; give a valid one with --kubeconfig"
+            f"{said(error).rstrip('.')}; give a valid one with --kubeconfig"
         ) from error
     return ApiClient(OfficialAccess(configuration))
 
@@ -261,7 +261,9 @@ def _modules() -> tuple[Any, Any]:
     try:
         from kubernetes import client, config
     except ModuleNotFoundError as error:
-        raise UsageError("this needs the Kubernetes client: pip install kubernetes") from error
+        raise UsageError(
+            "this needs the Kubernetes client: pip install 'kcover-ebpf[kube]'"
+        ) from error
     return client, config
 
 

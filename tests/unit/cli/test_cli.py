@@ -33,6 +33,16 @@ def failure(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[i
     return code, err
 
 
+def test_cli__without_arguments_it_shows_its_help_as_it_is_and_ends_with_2(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main([]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "\nCommands:\n" in err
+    assert "\n  run " in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -242,7 +242,7 @@ def test_kubectl__a_kubeconfig_that_is_none_is_one_line_and_2(
 def test_kubectl__a_right_that_is_missing_is_named(plugin: Plugin) -> None:
     plugin.cluster.refuse = 403
     code, err = plugin.fails("approve", "llm-a")
-    assert code == 1
+    assert code == 3
     assert "not allowed: GET" in err
     assert "no, because" in err
 
