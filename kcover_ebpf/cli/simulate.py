@@ -42,8 +42,8 @@ TAPE_COLUMNS = ("TAPE", "LASTS", "AS RECORDED", "WITH THIS POLICY", "DIFFERENCE"
 def simulate(tapes: tuple[Path, ...], policy: Path, output: str) -> int:
     """Judge recorded jobs with another policy, and print which would be ended, and when.
 
-    Both results assume that the job may be ended, as with --act restart. Needs no privileges. A folder means all tapes in
-    it.
+    Both results assume that the job may be ended, as with --act restart. Needs no privileges. A folder means all
+    tapes in it.
     """
     changed = Policy.from_file(policy)
     found = [simulated_tape(path, changed) for path in tapes_of(tapes)]

@@ -281,12 +281,14 @@ def _why_wait(request: RestartRequest, context: RestartContext) -> tuple[str, fl
     if context.policy.approval is Approval.MANUAL and not request.approved:
         return f"waiting for approval: kubectl kcover approve {context.name}", 30.0
     if request.limits.acting >= request.limits.most_acting:
-        acting = request.limits.acting
-        return f"waiting: the breaker is open, {acting} jobs were restarted within its window", 1.0
+        count = request.limits.acting
+        return f"waiting: the breaker is open, {count} jobs were restarted within its window", 1.0
     if request.limits.acting_here >= request.limits.most_here:
-        here = request.limits.acting_here
-        said = f"{here} jobs of this namespace were restarted within the breaker's window"
-        return f"waiting: {said}", 1.0
+        count = request.limits.acting_here
+        return (
+            f"waiting: {count} jobs of this namespace were restarted in the breaker's window",
+            1.0,
+        )
     left_s = _pause_left_s(request, context)
     if left_s > 0 and not _loops(context):
         return f"waiting: back-off before restart {context.earlier + 1} of this job", left_s
