@@ -280,15 +280,14 @@ def _why_wait(request: RestartRequest, context: RestartContext) -> tuple[str, fl
     """(reason to wait, seconds until it should be checked again); None if the restart may begin."""
     if context.policy.approval is Approval.MANUAL and not request.approved:
         return f"waiting for approval: kubectl kcover approve {context.name}", 30.0
-    if request.limits.acting >= request.limits.most_acting:
-        count = request.limits.acting
-        return f"waiting: the breaker is open, {count} jobs were restarted within its window", 1.0
-    if request.limits.acting_here >= request.limits.most_here:
-        count = request.limits.acting_here
-        return (
-            f"waiting: {count} jobs of this namespace were restarted in the breaker's window",
-            1.0,
-        )
+    limits = request.limits
+    for count, most, whose in (
+        (limits.acting, limits.most_acting, ""),
+        (limits.acting_here, limits.most_here, " of this namespace"),
+    ):
+        if count >= most:
+            said = f"the breaker is open, {count} jobs{whose} were restarted within its window"
+            return f"waiting: {said}", 1.0
     left_s = _pause_left_s(request, context)
     if left_s > 0 and not _loops(context):
         return f"waiting: back-off before restart {context.earlier + 1} of this job", left_s
