@@ -110,7 +110,7 @@ def test_a10_crashing_toys_of_one_namespace_leave_room_for_others(
             incident.get("status", {}).get("message", "")
             for incident in incidents(tenant.namespace)
         ]
-        return any("were restarted within" in text for text in texts)
+        return any("restarted in its window" in text for text in texts)
 
     until(waits, "what the tenant may use of the breaker is used up", 180)
     peace.assert_recovers()

@@ -82,7 +82,7 @@ def a_second_job_waits_for_the_breaker(namespace: Namespace) -> None:
         break_rank(namespace, other, "beside")
         second = wait_for_phase(namespace, ("Decided",), 2)
         # it counts the jobs of the whole cluster, those of other scenarios too
-        assert "jobs were restarted within its window" in second["status"]["message"]
+        assert "jobs restarted in its window" in second["status"]["message"]
         assert first["spec"]["job"]["name"] == "demo"
         assert uids(namespace, "beside") == old["beside"]
         recover(namespace, other, 2)

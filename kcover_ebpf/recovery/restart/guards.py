@@ -280,14 +280,12 @@ def _why_wait(request: RestartRequest, context: RestartContext) -> tuple[str, fl
     """(reason to wait, seconds until it should be checked again); None if the restart may begin."""
     if context.policy.approval is Approval.MANUAL and not request.approved:
         return f"waiting for approval: kubectl kcover approve {context.name}", 30.0
-    limits = request.limits
     for count, most, whose in (
-        (limits.acting, limits.most_acting, ""),
-        (limits.acting_here, limits.most_here, " of this namespace"),
+        (request.limits.acting, request.limits.most_acting, ""),
+        (request.limits.acting_here, request.limits.most_here, " of this namespace"),
     ):
         if count >= most:
-            said = f"the breaker is open, {count} jobs{whose} were restarted within its window"
-            return f"waiting: {said}", 1.0
+            return f"waiting: the breaker is open, {count} jobs{whose} restarted in its window", 1.0
     left_s = _pause_left_s(request, context)
     if left_s > 0 and not _loops(context):
         return f"waiting: back-off before restart {context.earlier + 1} of this job", left_s
