@@ -40,7 +40,7 @@ class Used:
     """Resources that one process used between two totals."""
 
     side_cpus: float = 0.0
-    """CPUs used by all threads except the lead, and except those that burn a CPU in a wait."""
+    """CPUs used, or wanted without a sleep, by all threads except the lead and those that burn a CPU in a wait."""
     file_bytes_s: float = 0.0
     """Bytes a second from and to storage."""
     call_bytes_s: float = 0.0
@@ -151,10 +151,10 @@ class Efforts:
         if began is not None and 0 <= elapsed_ns < EFFORT_INTERVAL_NS:
             return
         self._began_totals = totals
-        idle_ns = sum(_idle_cpu_ns(thread, lead_thread) for thread in threads)
+        uncounted_ns = sum(_uncounted_ns(thread, lead_thread) for thread in threads)
         if began is None or elapsed_ns < 0:
             return
-        used = _used(began, totals, idle_ns)
+        used = _used(began, totals, uncounted_ns)
         self.sides_run = used.side_cpus >= SIDES_RUN_SHARE
         if learns:
             self.background.learn(used)
@@ -218,15 +218,16 @@ class Efforts:
         return effort is not None and effort[1] == self.measured_ns
 
 
-def _idle_cpu_ns(thread: ThreadHistory, lead_thread: ThreadHistory | None) -> int:
+def _uncounted_ns(thread: ThreadHistory, lead_thread: ThreadHistory | None) -> int:
+    """CPU time of a thread that is no work; negative for work that it would have done on a CPU of its own."""
     # A network thread of NCCL spins on every rank that has joined; an autograd thread waits for its device; that of
     # a TCPStore whose host has left polls a closed connection for ever (PyTorch 1.13). CPU that is burned in a wait, or
-    # in a loop that does nothing, is no work.
-    used_ns = thread.take_cpu_ns()
+    # in calls that do nothing, is no work. On a busy machine a thread that computes gets little of a CPU.
+    used_ns, denied_ns = thread.take_cpu_ns()
     waits = thread.burning_since_ns is not None and (
-        thread.waits_in or thread.waits_busily or thread.spins_in_place
+        thread.waits_in or thread.waits_busily or thread.repeats_calls
     )
-    return used_ns if thread is lead_thread or waits else 0
+    return used_ns if thread is lead_thread or waits else -denied_ns
 
 
 def _without_sleepers(used: Used, began_totals: ProcessTotals, totals: ProcessTotals) -> Used:
@@ -245,9 +246,9 @@ def _without_sleepers(used: Used, began_totals: ProcessTotals, totals: ProcessTo
     )
 
 
-def _used(began_totals: ProcessTotals, totals: ProcessTotals, idle_ns: int) -> Used:
+def _used(began_totals: ProcessTotals, totals: ProcessTotals, uncounted_ns: int) -> Used:
     interval_ns = totals.boottime_ns - began_totals.boottime_ns
-    side_ns = totals.cpu_ns - began_totals.cpu_ns - idle_ns
+    side_ns = totals.cpu_ns - began_totals.cpu_ns - uncounted_ns
     files = (
         totals.read_bytes + totals.write_bytes - began_totals.read_bytes - began_totals.write_bytes
     )

@@ -25,6 +25,24 @@ STOPPED = (*HELD, TaskState.TRACED)
 """The same states without those of a debugger, which stops and resumes all the time."""
 
 
+@dataclass(frozen=True, slots=True)
+class Glimpse:
+    """Where one sample found a thread that had used a CPU."""
+
+    boottime_ns: int
+    calls_nothing: bool
+    """It is in user space, or runnable there."""
+    spin_call: bool
+    """True for a call of a busy waiter, as in `asks_again`."""
+    sleeps: bool
+    """It is in a sleep of a time: it paces itself, so it is no tight loop."""
+    registers: tuple[int, ...]
+    works: bool
+    """It is in its own code, in a process where waits for a device would be found elsewhere."""
+    at_calls: bool
+    """It is in the C library, where calls are made."""
+
+
 def site(sample: ThreadSample) -> tuple[int, int, int]:
     """Place of a thread's wait: the call, its first argument (0 outside a call) and the user stack pointer."""
     argument = 0 if sample.syscall == NO_SYSCALL else sample.args[0]
@@ -215,3 +233,16 @@ class UsualWaits:
         """Longest of its waits in this call; 0 unless they are its habit."""
         waits = self._found.get(call)
         return waits.longest_ns if waits is not None and waits.are_habit(self._count) else 0
+
+
+def glimpse(sample: ThreadSample, table: SyscallTable, *, works: bool, at_calls: bool) -> Glimpse:
+    """What is kept of a sample; `works` and `at_calls` are fields of it."""
+    return Glimpse(
+        boottime_ns=sample.boottime_ns,
+        calls_nothing=sample.syscall == NO_SYSCALL,
+        spin_call=asks_again(sample, table),
+        sleeps=table.family(sample.syscall) is SyscallFamily.SLEEP,
+        registers=(sample.user_sp, *sample.args),
+        works=works,
+        at_calls=at_calls,
+    )

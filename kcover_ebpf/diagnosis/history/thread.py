@@ -13,9 +13,11 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.history.code_map import WAITS, Code, CodeMap
 from kcover_ebpf.diagnosis.history.sampled_call import (
     STOPPED,
+    Glimpse,
     UsualWaits,
     asks_again,
     cpu_shares,
+    glimpse,
     left_cpu_ns,
     site,
 )
@@ -44,20 +46,6 @@ from kcover_ebpf.tunables.sampling import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _RegisterSample:
-    boottime_ns: int
-    calls_nothing: bool
-    """It is in user space, or runnable there."""
-    spin_call: bool
-    """True for a call of a busy waiter, as in `asks_again`."""
-    sleeps: bool
-    """It is in a sleep of a time: it paces itself, so it is no tight loop."""
-    registers: tuple[int, ...]
-    works: bool
-    """It is in its own code, in a process where waits for a device would be found elsewhere."""
-
-
 @dataclass(slots=True)
 class ThreadHistory:
     """The last sample of a thread and what was derived from all samples before."""
@@ -83,7 +71,7 @@ class ThreadHistory:
     """Share of the last interval in which it wanted a CPU and got none."""
     denied_share: float = 0.0
     """Share of the time in which it wanted a CPU and had none, when it last wanted one for more than a moment."""
-    glimpses: deque[_RegisterSample] = field(default_factory=lambda: deque(maxlen=REGISTER_SAMPLES))
+    glimpses: deque[Glimpse] = field(default_factory=lambda: deque(maxlen=REGISTER_SAMPLES))
     cpu_share: float = 0.0
     """Share of the last interval that it spent on a CPU."""
     naps_since_ns: int | None = None
@@ -110,7 +98,7 @@ class ThreadHistory:
     """Number of consecutive samples that found it waiting, or working, in its burn."""
     _unplaced: bool = False
     """The last sample found it burning where only its stack shows whether it waits."""
-    _taken_cpu_ns: int | None = None
+    _taken: ThreadSample | None = None
     _asks_only: bool | None = None
     """Cached `waits_busily` for the last sample; None before it is computed."""
 
@@ -126,11 +114,13 @@ class ThreadHistory:
             self.signs.append((sample.boottime_ns, sample.cpu_ns))
         return progressed
 
-    def take_cpu_ns(self) -> int:
-        """Nanoseconds of CPU time since the last call; 0 at the first."""
-        used_ns = 0 if self._taken_cpu_ns is None else self.sample.cpu_ns - self._taken_cpu_ns
-        self._taken_cpu_ns = self.sample.cpu_ns
-        return max(0, used_ns)
+    def take_cpu_ns(self) -> tuple[int, int]:
+        """Nanoseconds since the last call on a CPU, and waiting for one without any sleep; 0 and 0 at the first."""
+        taken, sample = self._taken or self.sample, self.sample
+        self._taken = sample
+        used_ns, delay_ns = sample.cpu_ns - taken.cpu_ns, sample.run_delay_ns - taken.run_delay_ns
+        slept = sample.voluntary_count != taken.voluntary_count
+        return max(0, used_ns), 0 if slept else max(0, delay_ns)
 
     def note_beside(self, moved_ns: int, *, is_sent: bool) -> None:
         """Note that its rank last moved data at this boottime, while this side thread waited or worked.
@@ -185,7 +175,8 @@ class ThreadHistory:
         if used_ns >= REGISTERS_CHANGED_NS:
             at = self.at = code.at(sample.user_ip) if code else None
             works = at is Code.OWN and code is not None and code.drives_device
-            self.glimpses.append(_sample(sample, table, works=works))
+            at_calls = at is Code.PLUMBING
+            self.glimpses.append(glimpse(sample, table, works=works, at_calls=at_calls))
             changed = busy and self._place(at)
             self.in_plumbing = busy and self._unplaced
             if changed or (was_burning and self._exits.observe(before, sample, self._code)):
@@ -338,14 +329,23 @@ class ThreadHistory:
             burning
         )
 
-    def _burning(self) -> list[_RegisterSample]:
+    @property
+    def repeats_calls(self) -> bool:
+        """True if it spins in place, mostly at calls of the C library: these return at once, and change nothing.
+
+        A computation may keep its registers as well, but is found in code of its own.
+        """
+        seen = self._burning()
+        return self.spins_in_place and 2 * sum(sample.at_calls for sample in seen) > len(seen)
+
+    def _burning(self) -> list[Glimpse]:
         since_ns = self.burning_since_ns
         if since_ns is None:
             return []
         return [sample for sample in self.glimpses if sample.boottime_ns > since_ns]
 
 
-def _ask_only(burning: Sequence[_RegisterSample]) -> bool:
+def _ask_only(burning: Sequence[Glimpse]) -> bool:
     asked = 0
     for sample in burning:
         if sample.spin_call:
@@ -377,14 +377,3 @@ def is_tick(earlier_sample: ThreadSample, later_sample: ThreadSample, share: flo
         later_sample.user_sp,
     )
     return same_place or NO_SYSCALL in (earlier_sample.syscall, later_sample.syscall)
-
-
-def _sample(sample: ThreadSample, table: SyscallTable, *, works: bool) -> _RegisterSample:
-    return _RegisterSample(
-        boottime_ns=sample.boottime_ns,
-        calls_nothing=sample.syscall == NO_SYSCALL,
-        spin_call=asks_again(sample, table),
-        sleeps=table.family(sample.syscall) is SyscallFamily.SLEEP,
-        registers=(sample.user_sp, *sample.args),
-        works=works,
-    )

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.diagnosis.history.background import Efforts
+from kcover_ebpf.diagnosis.history.code_map import CodeMap
 from kcover_ebpf.diagnosis.history.sampled_call import UsualWaits
 from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.diagnosis.membership.roles import classify
-from kcover_ebpf.facts.host import ProcessSeen
+from kcover_ebpf.facts.host import Module, ProcessSeen
 from kcover_ebpf.facts.kernel import NO_SYSCALL, ProcessExit, ProcessTotals, TaskState, ThreadSample
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.process_state import Effort, State
@@ -54,22 +55,45 @@ def test_efforts__rates_to_compare_with_are_those_of_the_wait_with_what_always_r
     assert found.most(9 * NS, 0) == pytest.approx((0.0, 0.0))
 
 
-@pytest.mark.parametrize(("spread", "effort"), [(1, None), (2, None), (24, Effort.COMPUTE)])
-def test_efforts__a_side_thread_in_a_loop_that_does_nothing_is_no_work(
-    spread: int, effort: Effort | None
+@pytest.mark.parametrize(
+    ("module", "spread", "effort"),
+    [
+        ("libc.so.6", 1, None),
+        ("libc.so.6", 2, None),
+        ("libc.so.6", 24, Effort.COMPUTE),
+        ("libgomp.so.1", 1, Effort.COMPUTE),
+    ],
+)
+def test_efforts__a_side_thread_that_repeats_a_call_is_no_work_and_a_tight_computation_is(
+    module: str, spread: int, effort: Effort | None
 ) -> None:
     """As the thread of a TCPStore whose host has left: it wants a CPU, gets a ninth, and asks a closed connection."""
     found, side = Efforts(), ThreadHistory(spinning(0, 0))
+    code = CodeMap([Module(0x1000, 0x2000, module)])
     for number in range(40):
-        side.observe(spinning(number / 2, number % spread), TABLE)
+        side.observe(spinning(number / 2, number % spread), TABLE, code)
         found.observe(totals(number / 2, cpu_s=number / 18), None, (side,), learns=False)
+    assert found.during(15 * NS, 0) is effort
+
+
+@pytest.mark.parametrize(("sleeps", "effort"), [(False, Effort.COMPUTE), (True, None)])
+def test_efforts__a_side_thread_that_gets_no_cpu_works_unless_it_sleeps_in_between(
+    sleeps: bool, effort: Effort | None
+) -> None:
+    """As an OpenMP thread on a busy machine: 2% of a CPU are left for it."""
+    found, side = Efforts(), ThreadHistory(spinning(0, 0))
+    for number in range(40):
+        at_s = number / 2
+        wants = replace(spinning(at_s, number), cpu_ns=round(0.02 * at_s * NS))
+        side.observe(replace(wants, voluntary_count=number if sleeps else 1), TABLE)
+        found.observe(totals(at_s, cpu_s=0.02 * at_s), None, (side,), learns=False)
     assert found.during(15 * NS, 0) is effort
 
 
 def spinning(at_s: float, value: int) -> ThreadSample:
     cpu_s, delay_s = at_s / 9, at_s * 8 / 9
     call = sample(at_s, NO_SYSCALL, TaskState.RUNNING, cpu_s, (5, value, 1), delay_s=delay_s)
-    return replace(call, voluntary_count=1)
+    return replace(call, voluntary_count=1, user_ip=0x1800)
 
 
 @pytest.mark.parametrize(
