@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -127,7 +128,7 @@ class Drill:
             self._members,
             {pid},
             signal.SIGSTOP,
-            lambda pinned: self._resumer.hold(_KEY, list(pinned.values())),
+            partial(self._resumer.hold, _KEY),
         )
 
     def _own_groups(self) -> list[Path]:

@@ -91,8 +91,8 @@ drift apart."""
 ORDERS_TURN_S = 1.0
 """Seconds between two passes over the orders, at most: what could not be released is tried again then."""
 LONGEST_STOP_S = 15.0
-"""Seconds after which nothing stays stopped, even if the wall clock was set: orders to stop expire after 10 s by the
-controller's clock, from which ours may differ by a few."""
+"""Most seconds for which something stays stopped after its last order to stop, even if the wall clock was set: such
+orders expire after 10 s by the controller's clock, from which ours may differ by a few."""
 STOP_WAIT_S = 1.0
 """Seconds after which a process that has not stopped is in an uninterruptible call."""
 KILL_WAIT_S = 0.5

@@ -161,17 +161,17 @@ def test_hold__a_process_that_is_gone_keeps_no_other_stopped() -> None:
     if alive == 0:
         while True:
             signal.pause()
-    descriptors = [os.pidfd_open(gone), os.pidfd_open(alive)]
+    pinned = {pid: os.pidfd_open(pid) for pid in (gone, alive)}
     os.waitpid(gone, 0)
     os.kill(alive, signal.SIGSTOP)
-    holder.hold("i", descriptors)
+    holder.hold("i", pinned)
     wait_until(lambda: state_of(alive) == "T")
     holder.close()
     wait_until(lambda: state_of(alive) == "S")
     os.kill(alive, signal.SIGKILL)
     os.waitpid(alive, 0)
-    for descriptor in descriptors:
+    for descriptor in pinned.values():
         os.close(descriptor)
     with pytest.raises(ActionError):
-        holder.hold("i", [-1])
+        holder.hold("i", {alive: -1})
     holder.close()

@@ -228,11 +228,14 @@ class OrderExecutor:
             if before is not None
             else stop_and_kill.already_stopped(found)
         )
+        here = [ContainerRef(container.pod_uid, container.id) for container in found]
+        # a pod that was removed from the API server may still have processes that we stopped
+        earlier = () if before is None else before.containers
         record = StopRecord(
             incident=incident.uid,
             gang=key_of(gang),
             until_s=order.expires_s,
-            containers=tuple(ContainerRef(container.pod_uid, container.id) for container in found),
+            containers=tuple(dict.fromkeys((*earlier, *here))),
             already_stopped=tuple(sorted(already, key=lambda process_ref: process_ref.pid)),
         )
         if before is None:

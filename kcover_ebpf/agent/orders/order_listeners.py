@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from kcover_ebpf.agent.orders.evidence_thread import BundleWriter, EvidenceRequest
@@ -30,8 +30,11 @@ class Listeners:
 class StopHolder(Protocol):
     """Resumes stopped processes if this process dies."""
 
-    def hold(self, incident: str, descriptors: Sequence[int]) -> None:
-        """Register processes about to be stopped; if it raises `ActionError`, they must not be stopped."""
+    def hold(self, incident: str, pinned: Mapping[int, int]) -> None:
+        """Register processes about to be stopped (pid -> pidfd); if it raises `ActionError`, they must not be stopped.
+
+        A stop that is renewed registers them again, and so begins the longest time that they stay stopped anew.
+        """
         ...
 
     def drop(self, incident: str) -> None:

@@ -1,8 +1,9 @@
 """The agent's side of the resumer: passes it a descriptor of each process before the process is stopped.
 
 The resumer (`resumer_program`) resumes these processes when this process is gone, however it ended, or after a
-time: for orders, `LONGEST_STOP_S`. If the descriptors cannot be passed, nothing is stopped. A resumer that has
-ended is restarted and given the processes that are stopped now, because the agent may be the next to end.
+time: for orders, `LONGEST_STOP_S` since they were last stopped. If the descriptors cannot be passed, nothing is
+stopped. A resumer that has ended is restarted and given the processes that are stopped now, with the time that they
+have left, because the agent may be the next to end.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import array
 import contextlib
 import hashlib
-import itertools
 import logging
 import os
 import socket
@@ -18,13 +18,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 
 from kcover_ebpf.agent.orders import resumer_program
-from kcover_ebpf.agent.orders.resumer_program import MOST_DESCRIPTORS
+from kcover_ebpf.agent.orders.resumer_program import KEY_BYTES, MOST_DESCRIPTORS, hold_packet
 from kcover_ebpf.confined import helper
 from kcover_ebpf.confined.helper import Confinement, Helper
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.host.capabilities import Capability
 from kcover_ebpf.tunables.agent import (
@@ -47,17 +49,27 @@ _CONFINEMENT = Confinement(
 )
 
 
+@dataclass(slots=True)
+class _Stopped:
+    """Processes stopped for one incident."""
+
+    end_ns: int = 0
+    """Monotonic time at which they are resumed in any case."""
+    pinned: dict[int, int] = field(default_factory=dict)
+    """Pid -> our own descriptor of the process."""
+
+
 class Resumer:
     """Used by the order thread, and by the main thread when it ends."""
 
     def __init__(self, longest_s: float = LONGEST_STOP_S) -> None:
-        """`longest_s`: processes are resumed after this time in any case."""
+        """`longest_s`: processes are resumed in any case, this time after their last `hold`."""
         self._longest_s = longest_s
         self._lock = threading.Lock()
         self._helper: Helper | None = None
         self._socket: socket.socket | None = None
-        self._held: dict[str, list[int]] = {}
-        """Incident uid -> our own descriptors of the processes stopped for it."""
+        self._held: dict[str, _Stopped] = {}
+        """Incident uid -> the processes stopped for it."""
 
     def start(self) -> None:
         """Start the resumer before the first thread, while all capabilities are there; raises `ActionError`."""
@@ -68,12 +80,17 @@ class Resumer:
                 # if it is killed during its start, we continue
                 self._connected()
 
-    def hold(self, incident: str, descriptors: Sequence[int]) -> None:
-        """Pass pidfds of processes about to be stopped for an incident; raises `ActionError` if that fails."""
+    def hold(self, incident: str, pinned: Mapping[int, int]) -> None:
+        """Pass the processes about to be stopped for an incident (pid -> pidfd), also those that are stopped already.
+
+        All processes held for the incident are from now on held for `longest_s`. Raises `ActionError` if that fails.
+        """
         with self._lock:
-            for first in range(0, len(descriptors), MOST_DESCRIPTORS):
-                self._send(b"h" + _key(incident), descriptors[first : first + MOST_DESCRIPTORS])
-            self._keep(incident, descriptors)
+            end_ns = time.monotonic_ns() + int(self._longest_s * 1e9)
+            # before they are sent: a resumer that is restarted meanwhile is given all of them
+            self._keep(incident, pinned, end_ns)
+            for part in _parts(list(pinned.values())):
+                self._send(hold_packet(_key(incident), end_ns), part)
 
     def tend(self) -> None:
         """Restart the resumer if it has ended, and pass it the stopped processes.
@@ -87,7 +104,7 @@ class Resumer:
     def drop(self, incident: str) -> None:
         """Forget processes that were resumed or killed; never fails: at worst they are resumed once more later."""
         with self._lock, contextlib.suppress(ActionError, OSError):
-            for descriptor in self._held.pop(incident, ()):
+            for descriptor in self._held.pop(incident, _Stopped()).pinned.values():
                 os.close(descriptor)
             if self._socket is not None:
                 self._socket.sendmsg([b"d" + _key(incident)])
@@ -102,17 +119,25 @@ class Resumer:
         """End the resumer, which resumes everything that it still has."""
         with self._lock:
             self._disconnect()
-            for descriptor in itertools.chain(*self._held.values()):
-                os.close(descriptor)
+            for stopped in self._held.values():
+                for descriptor in stopped.pinned.values():
+                    os.close(descriptor)
             self._held.clear()
 
-    def _keep(self, incident: str, descriptors: Sequence[int]) -> None:
+    def _keep(self, incident: str, pinned: Mapping[int, int], end_ns: int) -> None:
         """Keep descriptors for the next resumer, up to the limit."""
-        room = RESUMER_KEPT - sum(map(len, self._held.values()))
-        kept = self._held.setdefault(incident, [])
+        kept = self._held.setdefault(incident, _Stopped())
+        kept.end_ns = end_ns
+        room = RESUMER_KEPT - sum(len(stopped.pinned) for stopped in self._held.values())
+        # of a pid that was kept before, either the process is the same, or the former one has ended
+        again = pinned.keys() & kept.pinned.keys()
+        fresh = [pid for pid in pinned if pid not in again]
         with contextlib.suppress(OSError):
-            for descriptor in descriptors[: max(0, room)]:
-                kept.append(os.dup(descriptor))
+            for pid in (*again, *fresh[: max(0, room)]):
+                descriptor = os.dup(pinned[pid])
+                if pid in kept.pinned:
+                    os.close(kept.pinned[pid])
+                kept.pinned[pid] = descriptor
 
     def _send(self, packet: bytes, descriptors: Sequence[int]) -> None:
         for is_last in (False, True):
@@ -136,7 +161,7 @@ class Resumer:
         try:
             with theirs:
                 self._helper = helper.start(
-                    [*command, str(theirs.fileno()), str(self._longest_s)],
+                    [*command, str(theirs.fileno())],
                     _CONFINEMENT,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -154,11 +179,10 @@ class Resumer:
         ours.settimeout(RESUMER_TAKES_S)
         self._socket = ours
         for incident, kept in self._held.items():
-            for first in range(0, len(kept), MOST_DESCRIPTORS):
-                part = kept[first : first + MOST_DESCRIPTORS]
+            for part in _parts(list(kept.pinned.values())):
                 # descriptors not sent belong to stopped processes: this agent is alive and resumes them itself
                 with contextlib.suppress(OSError):
-                    ours.sendmsg([b"h" + _key(incident)], _attached(part))
+                    ours.sendmsg([hold_packet(_key(incident), kept.end_ns)], _attached(part))
         return ours
 
     def _disconnect(self) -> None:
@@ -173,9 +197,15 @@ class Resumer:
             self._helper = None
 
 
+def _parts(descriptors: Sequence[int]) -> Iterator[Sequence[int]]:
+    """The descriptors in parts that fit into one packet."""
+    for first in range(0, len(descriptors), MOST_DESCRIPTORS):
+        yield descriptors[first : first + MOST_DESCRIPTORS]
+
+
 def _attached(descriptors: Sequence[int]) -> list[tuple[int, int, array.array[int]]]:
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
 
 
 def _key(incident: str) -> bytes:
-    return hashlib.blake2b(incident.encode(), digest_size=8).digest()
+    return hashlib.blake2b(incident.encode(), digest_size=KEY_BYTES).digest()

@@ -1,14 +1,15 @@
-"""Resumes stopped processes when the agent is gone: `python -I -S resumer_program.py DESCRIPTOR LONGEST_S`.
+"""Resumes stopped processes when the agent is gone: `python -I -S resumer_program.py DESCRIPTOR`.
 
 One file that imports nothing of ours, so that the process is small and parses nothing. The agent sends a descriptor
 of each process (pidfd) before it stops it. However the agent ends, even when killed for memory, the kernel closes
 its end of the socket. Messages are single packets (SOCK_SEQPACKET):
 
-    h KEY    hold the processes whose descriptors come with it
-    d KEY    they were resumed or killed: forget them
-    KEY      8 bytes
+    h KEY END    hold the processes whose descriptors come with it, and all that KEY holds already, until END
+    d KEY        they were resumed or killed: forget them
+    KEY          8 bytes
+    END          8 bytes, little-endian: nanoseconds of the monotonic clock, which both processes share
 
-Processes held longer than LONGEST_S are resumed as well: the agent may live and be stuck.
+At END, processes are resumed although the agent is there: it may be stuck. The latest END of a key counts.
 """
 
 from __future__ import annotations
@@ -25,37 +26,43 @@ import time
 
 MOST_DESCRIPTORS = 200
 """The most descriptors in one packet; the kernel takes 253 (SCM_MAX_FD)."""
-_KEY_BYTES = 8
+KEY_BYTES = 8
+END_BYTES = 8
+
+
+def hold_packet(key: bytes, end_ns: int) -> bytes:
+    """Packet that holds processes until `end_ns` (monotonic clock)."""
+    return b"h" + key + end_ns.to_bytes(END_BYTES, "little")
 
 
 class Held:
-    """Processes by key, each with the monotonic time at which it is resumed."""
+    """Processes by key, each key with the monotonic time (ns) at which they are resumed."""
 
-    def __init__(self, longest_s: float) -> None:
-        self._longest_s = longest_s
-        self._processes: dict[bytes, tuple[float, list[int]]] = {}
+    def __init__(self) -> None:
+        self._processes: dict[bytes, tuple[int, list[int]]] = {}
 
     def take(self, packet: bytes, descriptors: list[int]) -> None:
         """Carry out a packet; descriptors that belong to no key are closed."""
-        verb, key = packet[:1], packet[1 : 1 + _KEY_BYTES]
-        if verb == b"h" and len(key) == _KEY_BYTES:
-            end_s = time.monotonic() + self._longest_s
-            self._processes.setdefault(key, (end_s, []))[1].extend(descriptors)
+        verb, key, end = packet[:1], packet[1 : 1 + KEY_BYTES], packet[1 + KEY_BYTES :]
+        if verb == b"h" and len(end) == END_BYTES:
+            end_ns, held = self._processes.get(key, (0, []))
+            end_ns = max(end_ns, int.from_bytes(end, "little"))
+            self._processes[key] = end_ns, [*held, *descriptors]
             return
         if verb == b"d":
-            descriptors = [*descriptors, *self._processes.pop(key, (0.0, []))[1]]
+            descriptors = [*descriptors, *self._processes.pop(key, (0, []))[1]]
         for descriptor in descriptors:
             os.close(descriptor)
 
     def left_s(self) -> float | None:
         """Seconds until the next process is resumed; None if there is none."""
-        ends_s = [end_s for end_s, _ in self._processes.values()]
-        return max(0.0, min(ends_s) - time.monotonic()) if ends_s else None
+        ends_ns = [end_ns for end_ns, _ in self._processes.values()]
+        return max(0.0, (min(ends_ns) - time.monotonic_ns()) / 1e9) if ends_ns else None
 
     def expire(self) -> None:
-        """Resume processes that were held too long."""
-        now_s = time.monotonic()
-        for key in [key for key, (end_s, _) in self._processes.items() if end_s <= now_s]:
+        """Resume processes that were held until their end."""
+        now_ns = time.monotonic_ns()
+        for key in [key for key, (end_ns, _) in self._processes.items() if end_ns <= now_ns]:
             self._release(key)
 
     def release_all(self) -> None:
@@ -101,7 +108,7 @@ def main(arguments: list[str]) -> None:
         signal.signal(number, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    held = Held(float(arguments[1]))
+    held = Held()
     connection = socket.socket(fileno=int(arguments[0]))
     connection.send(b"r")
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kcover_ebpf.agent import containers
 from kcover_ebpf.agent.containers import RunningContainer
@@ -40,18 +40,18 @@ def already_stopped(found: Sequence[RunningContainer]) -> set[ProcessRef]:
 
 def stop(
     found: Sequence[RunningContainer],
-    hold: Callable[[Sequence[int]], None],
+    hold: Callable[[Mapping[int, int]], None],
     keep: Collection[int] = (),
 ) -> StopOutcome:
     """Send SIGSTOP until a pass finds no new process; returns once all are stopped, or after a second.
 
-    `hold`: given pidfds of all but those in `keep`, before they are stopped; if it raises, they keep running.
+    `hold`: given all but those in `keep` (pid -> pidfd), before they are stopped; if it raises, they keep running.
     """
     deadline_s = time.monotonic() + STOP_WAIT_S
     stopped = terminate.stop_all(
         lambda: containers.processes(found),
         deadline_s,
-        lambda pinned: hold([number for pid, number in pinned.items() if pid not in keep]),
+        lambda pinned: hold({pid: pidfd for pid, pidfd in pinned.items() if pid not in keep}),
     )
     while (left := _moving(containers.processes(found))) and time.monotonic() < deadline_s:
         time.sleep(STOP_POLL_S)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -13,9 +13,9 @@ class FakeHolder:
     held: dict[str, int] = field(default_factory=dict)
     """Incident to the number of processes."""
 
-    def hold(self, incident: str, descriptors: Sequence[int]) -> None:
+    def hold(self, incident: str, pinned: Mapping[int, int]) -> None:
         """Count them."""
-        self.held[incident] = self.held.get(incident, 0) + len(descriptors)
+        self.held[incident] = self.held.get(incident, 0) + len(pinned)
 
     def tend(self) -> None:
         pass

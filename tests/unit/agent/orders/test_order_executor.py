@@ -228,5 +228,6 @@ def test_order_executor__a_stop_that_is_given_anew_takes_nothing_of_ours_for_sto
     obeys._stop(incident, order("2"), GANG, ())
     kept = journal.stops["i"]
     assert kept.already_stopped == (theirs,)
+    assert kept.containers == record.containers, "its pod may be gone before its processes are"
     assert kept.until_s == order("2").expires_s
     assert obeys.acks(GANG)[-1].bundle is None, "there is evidence of the first stop"
