@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from kcover_ebpf.agent.reports.report_pace import Pace, valid_s
@@ -69,7 +69,11 @@ class LeaseWriter:
             return False
         # a job has stalled since: the last renewal is valid for longer than a snapshot may be
         is_faster = self._period_s is not None and period_s < self._period_s
-        return acks != self.acks or is_faster or now_s >= self._next_s
+        return self.lacks(acks) or is_faster or now_s >= self._next_s
+
+    def lacks(self, acks: Iterable[Ack]) -> bool:
+        """True if the Lease does not contain all of these; what it need not contain any more is no reason to write."""
+        return not set(acks) <= set(self.acks)
 
     def renew(
         self,

@@ -2,7 +2,8 @@
 
 "Rarely" is as rarely as freshness allows. The loop leaves the newest draft of each gang here, and a thread sends
 it. A report that could not be sent is rebuilt by the next pass. The agent's Lease confirms unchanged reports and
-executed orders; if the API server refuses the Lease, reports do.
+executed orders; if the API server refuses the Lease, reports do. The newest acks of a gang are always in one of the
+two: the Lease drops those that the report contains, and the report is sent those for which the Lease has no room.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import random
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -21,6 +22,7 @@ from typing import Protocol
 from kcover_ebpf.agent.reports.lease_writer import LeaseApi, LeaseWriter
 from kcover_ebpf.agent.reports.report_changes import has_new_details, news_of
 from kcover_ebpf.agent.reports.report_pace import Allowance, nodes_of
+from kcover_ebpf.api.agent_lease import MOST_ACKS
 from kcover_ebpf.api.codec import encode
 from kcover_ebpf.api.fault_report import (
     API_VERSION,
@@ -44,7 +46,7 @@ from kcover_ebpf.tunables.agent import (
 
 MANAGER = "kcover-agent"
 _NEWEST_ACKS = 2
-"""Acks per gang in the Lease: the controller waits for the answer to one order at a time."""
+"""Acks per gang that must reach the controller: it waits for the answer to one order at a time."""
 _BASE = f"/apis/{API_VERSION}/namespaces"
 
 
@@ -220,8 +222,8 @@ class ReportSender:
         try:
             drafts = self._believed(now_s)
             # 1,000 nodes answer an order at the same moment: before anything else
-            acks = self._newest_acks(drafts)
-            if acks != self._lease.acks:
+            acks = tuple(ack for draft in drafts for ack in self._unreported(draft))[:MOST_ACKS]
+            if self._lease.lacks(acks):
                 self._confirm(drafts, acks, now_s)
             for draft in drafts:
                 if self._is_due(draft, now_s):
@@ -238,8 +240,11 @@ class ReportSender:
             # all agents lose the server at once; they must not all reconnect at once
             self._not_before_s = now_s + max(pause_s, error.retry_after_s or 0.0)
 
-    def _newest_acks(self, drafts: Iterable[Draft]) -> tuple[Ack, ...]:
-        return tuple(ack for draft in drafts for ack in self._acks(*draft.key)[-_NEWEST_ACKS:])
+    def _unreported(self, draft: Draft) -> list[Ack]:
+        """The newest acks of a gang that its report does not contain."""
+        sent = self._sent.get(draft.key)
+        reported = () if sent is None else sent.acks
+        return [ack for ack in self._acks(*draft.key)[-_NEWEST_ACKS:] if ack not in reported]
 
     def _confirm(self, drafts: Sequence[Draft], acks: tuple[Ack, ...], now_s: float) -> None:
         """Renew the Lease if that is due."""
@@ -250,7 +255,7 @@ class ReportSender:
         if any(draft.compares for draft in drafts):
             periods.append(pace.compared_s)
         period_s = min(periods, default=pace.heartbeat_s)
-        if acks == self._lease.acks and self._is_outdated(drafts, now_s):
+        if not self._lease.lacks(acks) and self._is_outdated(drafts, now_s):
             # the next pass shows whether it still holds
             return
         asked, usable = self._confirm_now, self._lease.is_usable(now_s)
@@ -314,7 +319,7 @@ class ReportSender:
 
     def _owes_acks(self, draft: Draft, sent: _Sent) -> bool:
         if self._lease.is_usable(time.monotonic()):
-            return False
+            return self._lease.lacks(self._unreported(draft))
         return sent.acks != self._acks(*draft.key)
 
     def _is_due(self, draft: Draft, now_s: float) -> bool:

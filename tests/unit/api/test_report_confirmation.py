@@ -11,7 +11,7 @@ import pytest
 
 from kcover_ebpf.agent.reports.lease_writer import LeaseWriter
 from kcover_ebpf.agent.reports.report_sender import Draft, ReportSender
-from kcover_ebpf.api.agent_lease import AgentLease, lease_of
+from kcover_ebpf.api.agent_lease import MOST_ACKS, AgentLease, lease_of
 from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, PodRef
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.errors import ApiError, Forbidden, NotFound, Unreachable
@@ -257,6 +257,53 @@ def test_report_confirmation__an_answer_to_an_order_goes_before_reports_and_in_t
     assert bench.lease.acks == (STOP,)
     assert bench.turn(0.01) == (0, 0)
     assert bench.server.patched == []
+
+
+def test_report_confirmation__an_answer_that_a_report_contains_leaves_the_lease_with_the_next_renewal(
+    bench: Bench,
+) -> None:
+    """Or answers to orders that are over would take the room of others for as long as the gang is there."""
+    bench.put()
+    bench.turn()
+    bench.acks["r"] = (STOP,)
+    bench.turn(0.01)
+    bench.put(verdict=HUNG)
+    assert bench.turn(0.01) == (1, 0), "no renewal is written for this"
+    assert bench.server.reports[-1]["spec"]["acks"][0]["order"] == STOP.order
+    bench.seconds(40, verdict=HUNG)
+    assert bench.lease.acks == ()
+    assert bench.seconds(130, verdict=HUNG)[0] >= 1
+    assert bench.server.reports[-1]["spec"]["acks"][0]["order"] == STOP.order
+
+
+@pytest.mark.parametrize("gangs", [1, 10, 40], ids=lambda count: f"{count} gangs")
+@pytest.mark.parametrize("later", [False, True], ids=["all at once", "one gang later"])
+def test_report_confirmation__the_newest_answer_of_each_gang_is_in_the_lease_or_in_its_report(
+    bench: Bench, gangs: int, later: bool
+) -> None:
+    def answer(number: int, gang: str) -> None:
+        acks = tuple(replace(STOP, order=f"{gang}-{number}-{part}") for part in "ab")
+        bench.acks[gang] = (*bench.acks.get(gang, ()), *acks)
+        bench.sender.hurry("team", gang)
+
+    names = [f"gang{number}" for number in range(gangs)]
+    for name in names:
+        answer(0, name)
+        bench.put(name)
+    bench.turn()
+    bench.turn(1.0)
+    for name in names:
+        answer(1, name)
+        if later:
+            bench.turn(1.0)
+    answer(2, names[0])
+    bench.turn(1.0)
+    newest = [ack.order for name in names for ack in bench.acks[name][-2:]]
+    heard = {ack.order for ack in bench.lease.acks}
+    for body in (*bench.server.reports, *bench.server.patched):
+        heard |= {ack["order"] for ack in body["spec"].get("acks", ())}
+    assert heard >= set(newest)
+    assert all(len(lease.acks) <= MOST_ACKS for lease in bench.server.leases)
 
 
 def test_report_confirmation__what_an_order_stopped_is_not_confirmed(bench: Bench) -> None:
