@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from click.shell_completion import ShellComplete
 
 from kcover_ebpf import __version__
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.api.fault_report import API_VERSION
+from kcover_ebpf.api.fault_report import API_VERSION, written_s
 from kcover_ebpf.api.incident import Incident, Status, incident_of
 from kcover_ebpf.cli.entry import call
 from kcover_ebpf.cli.kubectl_archive import bundle, report
@@ -240,11 +239,20 @@ def uncordon(client: ApiClient, namespace: str, as_json: bool, node: str) -> int
     """Mark a node healthy: ignore faults reported before now, and undo our cordon and taints, not those of others."""
     from kcover_ebpf.recovery.nodes.node_plan import CLEARED, view_of
 
-    now = rfc3339.to_text(time.time())
+    def clear(text: str, query: dict[str, str] | None = None) -> dict[str, Any]:
+        annotations = {"metadata": {"annotations": {CLEARED: text}}}
+        return client.merge_patch(f"/api/v1/nodes/{node}", annotations, query)
+
     try:
-        raw = client.merge_patch(
-            f"/api/v1/nodes/{node}", {"metadata": {"annotations": {CLEARED: now}}}
-        )
+        # the clock of this machine may be wrong, and reports are dated by that of the API server
+        tried = clear("now", {"dryRun": "All"})
+        now_s = written_s(tried.get("metadata") or {})
+        if now_s is None:
+            by_hand = f"kubectl annotate --overwrite node {node} {CLEARED}=2026-01-02T03:04:05Z"
+            text = "the API server does not say what time it is; nothing was changed"
+            raise CannotObserve(f"{text}; write the time yourself, such as {by_hand}")
+        # the server's time lacks a fraction, and the controller has its own clock: what it cordoned is over as well
+        raw = clear(rfc3339.to_text(max(now_s, view_of(tried).since_s or now_s)))
     except NotFound:
         raise UsageError(f"no node {node}; see kubectl get nodes") from None
     next_ = "the controller will uncordon it"

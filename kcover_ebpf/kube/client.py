@@ -89,9 +89,11 @@ class ApiClient:
         """Replace an object; with its resourceVersion in `body`, `Conflict` if it changed."""
         return self._json("PUT", path, None, body)
 
-    def merge_patch(self, path: str, body: Object) -> Object:
+    def merge_patch(
+        self, path: str, body: Object, query: Mapping[str, str] | None = None
+    ) -> Object:
         """Change fields; with metadata.resourceVersion or uid in `body`, `Conflict` if they differ."""
-        return self._json("PATCH", path, None, body, "application/merge-patch+json")
+        return self._json("PATCH", path, query, body, "application/merge-patch+json")
 
     def strategic_patch(self, path: str, body: Object) -> Object:
         """Change a built-in object, whose lists (such as conditions) are merged by their keys."""

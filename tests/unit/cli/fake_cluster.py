@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,11 +68,15 @@ def incident(namespace: str, name: str, age_s: float) -> dict[str, Any]:
 
 @dataclass
 class FakeCluster:
-    """Objects by path; a PATCH of what is there merges the top level of `spec` and the metadata, and annotations."""
+    """Objects by path; a PATCH of what is there merges the top level of `spec` and the metadata, and annotations.
+
+    It notes its time, `written`, in managedFields, and a dry run changes nothing.
+    """
 
     objects: dict[str, dict[str, Any]] = field(default_factory=dict)
     refuse: int = 0
     raw: dict[str, Any] | None = None
+    written: str | None = "2026-01-01T00:00:00Z"
 
     def put(self, namespace: str, name: str, age_s: float = 0.0) -> None:
         path = f"{GROUP}/namespaces/{namespace}/incidents/{name}"
@@ -94,12 +99,20 @@ class FakeCluster:
         if found is None:
             return Answer(404, {"message": "not found"})
         if request.method == "PATCH":
-            notes = (found.get("metadata") or {}).get("annotations") or {}
-            for part in ("spec", "metadata"):
-                found.setdefault(part, {}).update(request.body.get(part, {}))
-            if notes:
-                found["metadata"]["annotations"] = notes | found["metadata"]["annotations"]
+            found = self._patched(found, request)
         return Answer(body=found)
+
+    def _patched(self, found: dict[str, Any], request: Request) -> dict[str, Any]:
+        if "dryRun" in request.query:
+            found = copy.deepcopy(found)
+        notes = (found.get("metadata") or {}).get("annotations") or {}
+        for part in ("spec", "metadata"):
+            found.setdefault(part, {}).update(request.body.get(part, {}))
+        if notes:
+            found["metadata"]["annotations"] = notes | found["metadata"]["annotations"]
+        if self.written is not None:
+            found["metadata"]["managedFields"] = [{"time": self.written}]
+        return found
 
     @staticmethod
     def _is_in(collection: str, path: str) -> bool:

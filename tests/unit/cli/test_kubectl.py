@@ -142,12 +142,42 @@ def test_kubectl__a_dry_run_is_switched_on_and_off(plugin: Plugin) -> None:
     assert plugin.cluster.objects[path]["spec"] == {"dryRun": False}
 
 
-def test_from_text__a_node_is_declared_well(plugin: Plugin) -> None:
+@pytest.mark.parametrize(
+    "server", ["2020-01-01T00:00:00Z", "2090-01-01T00:00:00Z"], ids=["behind us", "ahead of us"]
+)
+def test_uncordon__a_node_is_declared_well_by_the_clock_of_the_api_server(
+    plugin: Plugin, server: str
+) -> None:
+    """One ahead of it would hide the faults of the time between, and one behind it would uncordon nothing."""
     plugin.cluster.objects["/api/v1/nodes/n7"] = {"metadata": {}}
+    plugin.cluster.written = server
     code, out, _ = plugin("uncordon", "n7")
     assert (code, out) == (0, "node n7 marked healthy; the controller will uncordon it\n")
-    reported = plugin.cluster.objects["/api/v1/nodes/n7"]["metadata"]["annotations"][CLEARED]
-    rfc3339.from_text(reported)
+    assert cleared_s(plugin) == rfc3339.from_text(server)
+
+
+def test_uncordon__a_cordon_of_the_same_second_is_over_as_well(plugin: Plugin) -> None:
+    cordoned = "2026-01-01T00:00:00.700000Z"
+    annotations = {CORDONED: f"{cordoned} xid_79"}
+    plugin.cluster.objects["/api/v1/nodes/n7"] = {"metadata": {"annotations": annotations}}
+    assert plugin("uncordon", "n7")[0] == 0
+    assert cleared_s(plugin) == rfc3339.from_text(cordoned)
+
+
+def test_uncordon__where_the_server_tells_no_time_nothing_is_changed(plugin: Plugin) -> None:
+    plugin.cluster.objects["/api/v1/nodes/n7"] = {"metadata": {}}
+    plugin.cluster.written = None
+    code, err = plugin.fails("uncordon", "n7")
+    assert code == 3
+    assert "kubectl annotate --overwrite node n7 kcover.io/cleared=" in err
+    assert plugin.cluster.objects["/api/v1/nodes/n7"] == {"metadata": {}}
+
+
+def cleared_s(plugin: Plugin) -> float:
+    """Until when faults of node n7 do not count; unix seconds."""
+    return rfc3339.from_text(
+        plugin.cluster.objects["/api/v1/nodes/n7"]["metadata"]["annotations"][CLEARED]
+    )
 
 
 @pytest.mark.parametrize(
