@@ -103,7 +103,13 @@ class ObjectCache:
         now_s = self.wall()
         metadata = event.object["metadata"]
         written_s = fault_report.written_s(metadata)
+        job, namespace = report.job, str(metadata.get("namespace", ""))
+        key = None if job is None else GangId.of(namespace, job.selector)
         with self._lock:
+            if self._where.get(uid) != (key, report.node):
+                # an agent may change what its report is about, and each former gang would be kept for ever
+                self._forget_report(uid)
+            self._where[uid] = key, report.node
             if self._listed is not None and written_s is not None:
                 self._listed[uid] = written_s
             arrived_s = self._clock.arrived_s(written_s, now_s)
@@ -111,12 +117,9 @@ class ObjectCache:
             received = ReceivedReport(report, arrived_s, delay_s)
             if report.node in self.leases:
                 received = confirmed(received, *self.leases[report.node])
-            if report.job is None:
-                self._where[uid] = None, report.node
+            if key is None:
                 self.host_reports[report.node] = received
             else:
-                key = GangId.of(str(metadata.get("namespace", "")), report.job.selector)
-                self._where[uid] = key, report.node
                 self._reports[key][report.node] = received
                 self.changed(key)
         if report.devices or report.job is None:

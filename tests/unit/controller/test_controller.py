@@ -168,6 +168,19 @@ def test_object_cache__reports_come_and_go_by_node(store):
     assert store.gangs == []
 
 
+@pytest.mark.parametrize(
+    "other",
+    [{"job": {"name": "j", "selector": {"k": "w"}}}, {"node": "b"}, {"job": None}],
+    ids=["another gang", "another node", "no gang"],
+)
+def test_object_cache__a_report_that_changes_what_it_is_about_leaves_nothing_behind(store, other):
+    store.on_report(report())
+    store.on_report(report(**other))
+    assert "a" not in {seen.report.node for seen in store.seen(KEY)}
+    store.on_report(Event(Change.GONE, {"metadata": {"uid": "r1"}}))
+    assert (store.gangs, store.host_reports) == ([], {})
+
+
 def test_object_cache__an_object_that_cannot_be_read_is_reported_and_dropped(store):
     reported: list[str] = []
     store.bad = reported.append
