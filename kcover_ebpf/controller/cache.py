@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import Any, NewType
@@ -27,6 +27,8 @@ from kcover_ebpf.recovery.nodes.others import kept_of_node
 from kcover_ebpf.recovery.restart.demand import Trigger
 
 Uid = NewType("Uid", str)
+_MOST_GONE = 4096
+"""Uids of deleted incidents that are kept: a namespace has 600 at most, and an answer comes within seconds. Chosen."""
 
 
 @dataclass(slots=True)
@@ -62,6 +64,8 @@ class ObjectCache:
         default_factory=lambda: defaultdict(dict)
     )
     """Gang -> its incidents, by namespace and name."""
+    _gone: deque[Uid | None] = field(default_factory=lambda: deque(maxlen=_MOST_GONE))
+    """Incidents deleted lately, by the watch: an answer to what we wrote before may arrive after that."""
     _reports: dict[GangId, dict[str, ReceivedReport]] = field(
         default_factory=lambda: defaultdict(dict)
     )
@@ -210,18 +214,20 @@ class ObjectCache:
             with self._lock:
                 self.unreadable.pop(key, None)
                 gone = self.incidents.pop(key, None)
+                self._gone.append(_uid(event))
                 if gone is not None:
                     self._withdraw(gone)
-            if gone is not None and gone.status is not None and gone.status.phase.is_acting:
-                gang = gone.gang
-                self.orphans[gang] = gone
-                self.changed(gang)
+                    self._orphan(gone)
             return
         if self._is_known(event.object.get("metadata") or {}):
             return  # we wrote it
         found_incident = self.read_incident(event.object)
         if found_incident is not None:
-            self.put(found_incident)
+            with self._lock:
+                # only the watch knows that it exists: a list of an API server that lagged may have lacked it
+                while _uid(event) in self._gone:
+                    self._gone.remove(_uid(event))
+                self.put(found_incident)
             self.changed(found_incident.gang)
 
     def _is_known(self, metadata: Mapping[str, Any]) -> bool:
@@ -258,8 +264,12 @@ class ObjectCache:
             self.unreadable[namespace, name] = GangId.of(namespace, selector)
 
     def put(self, found_incident: Incident) -> None:
-        """Store an incident, unless a newer version is known."""
+        """Store an incident, unless a newer version is known, or it was deleted."""
         with self._lock:
+            if found_incident.uid in self._gone:
+                self._bounds.forget(found_incident.uid)
+                self._orphan(found_incident)
+                return
             self.unreadable.pop(found_incident.key, None)
             old = self.incidents.get(found_incident.key)
             if old is not None:
@@ -271,6 +281,12 @@ class ObjectCache:
                 self._withdraw(old)
             self.incidents[found_incident.key] = found_incident
             self._reported[found_incident.gang][found_incident.key] = found_incident
+
+    def _orphan(self, gone: Incident) -> None:
+        """Note that the job of a deleted incident may have to be resumed."""
+        if gone.status is not None and gone.status.phase.is_acting:
+            self.orphans[gone.gang] = gone
+            self.changed(gone.gang)
 
     def _withdraw(self, old_incident: Incident) -> None:
         key = old_incident.gang

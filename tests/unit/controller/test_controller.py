@@ -229,6 +229,20 @@ def test_object_cache__an_incident_deleted_while_its_job_is_down_is_not_forgotte
     assert store.orphans == {}
 
 
+def test_object_cache__an_answer_that_comes_after_the_deletion_of_its_incident_is_not_kept(store):
+    store.on_incident(incident("1", "Open"))
+    answered = store.read_incident(incident("2", "ShuttingDown").object)
+    gone = Event(Change.GONE, {"metadata": {"name": "i", "namespace": "ns", "uid": "u"}})
+    store.on_incident(gone)
+    assert store.orphans == {}, "it had not begun to act"
+    store.put(answered)
+    assert (store.of_gang(KEY), store.orphans) == ([], {KEY: answered})
+    # one that the watch shows exists
+    store.on_incident(incident("3", "ShuttingDown"))
+    store.put(store.read_incident(incident("4", "Recovered").object))
+    assert [one.resource_version for one in store.of_gang(KEY)] == ["4"]
+
+
 def test_object_cache__the_breaker_counts_jobs_that_go_down_and_those_of_the_last_minutes(store):
     store.wall.now_s = WRITTEN_S + 100
     assert store.acting(300) == {}
