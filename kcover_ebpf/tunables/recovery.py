@@ -77,8 +77,8 @@ STOP_S = 3.0
 STOP_EACH_S = 0.003
 """Seconds added to `STOP_S` for each node: reports of 1,000 nodes take time to be written and read."""
 LONGEST_STOP_S = 7.0
-"""Seconds of the longest wait for stopped ranks: agents resume them after 10 s, and the order to kill must arrive
-before."""
+"""Seconds after an order to stop by which an order to kill must follow: agents resume their ranks after 10 s by clocks
+that may be 3 s ahead, and a kill that reaches only some nodes in time ends half of a gang."""
 RESUME_S = 3.0
 """Seconds within which agents must have resumed the ranks that they stopped; then the pods are replaced."""
 MOST_MOVED = 16

@@ -6,9 +6,10 @@ find old addresses, or none. They keep their pod, its node, devices, volumes and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from kcover_ebpf.api.fault_report import AckResult
 from kcover_ebpf.api.incident import RestartMethod, Status
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.recovery.restart.context import Delete, Evict, GangPod
@@ -37,6 +38,12 @@ def staying(context: RestartContext) -> tuple[GangPod, ...]:
     return tuple(pod for pod in live if pod.pod.uid not in moved and context.is_old(pod))
 
 
+def acks(context: RestartContext) -> Mapping[str, AckResult]:
+    """Results of the present order, by the nodes that have answered."""
+    order = context.status.order
+    return context.world.acks(order.id) if order is not None else {}
+
+
 def begin(context: RestartContext) -> Status:
     """The status once the ranks of all pods that stay are stopped."""
     moved = context.detail.moved_uids
@@ -60,6 +67,8 @@ def move(context: RestartContext) -> Transition:
         return Transition(escalate(context, f"the job is {top.ended if top else 'gone'}"))
     if len(staying(context)) < context.detail.pods - len(moved):
         return Transition(escalate(context, "a pod that was to stay is gone"))
+    if (stopped := _stopped_on(context)) is not None:
+        return Transition(stopped)
     old = [pod for pod in context.world.pods if pod.pod.uid in moved and not pod.pod.ended]
     alive = [pod for pod in old if pod.is_live]
     if alive:
@@ -67,7 +76,7 @@ def move(context: RestartContext) -> Transition:
     if old and context.elapsed_s >= GRACE_MARGIN_S:
         return Transition(escalate(context, f"pod {old[0].pod.name} does not end"))
     fresh = [pod for pod in context.world.live if not context.is_old(pod)]
-    if len(fresh) >= len(moved) and all(map(_has_address, fresh)) and _published(context, fresh):
+    if _is_reached(context, fresh) and _is_held(context):
         places = ", ".join(f"{pod.pod.name} on {pod.pod.node}" for pod in fresh[:4])
         return Transition(_kill(context, f"hybrid: {places}, its address is known"))
     if context.elapsed_s >= MOVED_S:
@@ -75,14 +84,29 @@ def move(context: RestartContext) -> Transition:
         if len(fresh) < len(moved):
             why = "the controller of the job has not recreated it"
         return Transition(_kill(context, f"hybrid: not moved within {MOVED_S:.0f} s ({why})"))
-    order = context.status.order
-    if order is None or context.world.now_s >= order.expires_s - STOP_RENEWED_S:
-        count = context.detail.renewed + 1
-        status = replace(
-            context.status, action=context.keep(replace(context.detail, renewed=count))
-        )
-        return Transition(context.order(status, Verb.STOP, f"-{count}"))
     return Transition(wake_s=ADDRESS_CHECKED_S)
+
+
+def _stopped_on(context: RestartContext) -> Status | None:
+    """The status with another order to stop, if agents are about to resume their ranks; None if they are not."""
+    order = context.status.order
+    if order is not None and context.world.now_s < order.expires_s - STOP_RENEWED_S:
+        return None
+    count = context.detail.renewed + 1
+    status = replace(context.status, action=context.keep(replace(context.detail, renewed=count)))
+    return context.order(status, Verb.STOP, f"-{count}")
+
+
+def _is_held(context: RestartContext) -> bool:
+    """True once every node with pods that stay has carried out the present order to stop."""
+    done = {node for node, result in acks(context).items() if result is AckResult.DONE}
+    return {pod.pod.node for pod in staying(context)} <= done
+
+
+def _is_reached(context: RestartContext, fresh: Sequence[GangPod]) -> bool:
+    """True once the others can find all moved pods."""
+    count = len(context.detail.moved_uids)
+    return len(fresh) >= count and all(map(_has_address, fresh)) and _published(context, fresh)
 
 
 def _call(moves: MovesBy, pods: Sequence[GangPod]) -> Delete | Evict:

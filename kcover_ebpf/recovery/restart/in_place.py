@@ -6,12 +6,13 @@ by order or, without an order, by the agents' own clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import AckResult
 from kcover_ebpf.api.incident import Phase, RestartMethod
 from kcover_ebpf.api.order import Verb
+from kcover_ebpf.model.verdict import VerdictKind
 from kcover_ebpf.recovery.restart import hybrid
 from kcover_ebpf.recovery.restart.machine import (
     RestartContext,
@@ -35,22 +36,14 @@ from kcover_ebpf.tunables.recovery import (
 
 def stop(context: RestartContext) -> Transition:
     """Wait until all nodes have stopped their ranks."""
-    acks = _acks(context)
+    acks, limit_s = hybrid.acks(context), _limit_s(context)
     nodes = set(context.status.nodes) - _left_behind(context)
-    bad = sorted(node for node in nodes & set(acks) if acks[node] is not AckResult.DONE)
-    waiting = sorted(nodes - set(acks))
-    lost = _lost(context)
-    limit_s = min(STOP_S + STOP_EACH_S * len(context.status.nodes), LONGEST_STOP_S)
-    if bad or lost or (waiting and context.elapsed_s >= limit_s):
-        why = lost or (
-            f"node {bad[0]} could not stop its ranks"
-            if bad
-            else f"node {waiting[0]} did not stop its ranks within {limit_s:.1f} s"
-        )
+    why = _lost(context) or _why_not_stopped(context, nodes, acks)
+    if why:
         text = f"in-place restart aborted, resuming ranks: {why}"
         status = context.go(Step.RESUME, text, detail=replace(context.detail, why=why))
         return Transition(context.order(status, Verb.RESUME))
-    if waiting:
+    if not nodes <= set(acks):
         return Transition(wake_s=limit_s - context.elapsed_s)
     if context.detail.moved:
         return Transition(hybrid.begin(context))
@@ -62,11 +55,38 @@ def stop(context: RestartContext) -> Transition:
     return Transition(context.order(status, Verb.KILL))
 
 
+def _limit_s(context: RestartContext) -> float:
+    """Seconds within which all nodes must have stopped their ranks."""
+    return min(STOP_S + STOP_EACH_S * len(context.status.nodes), LONGEST_STOP_S)
+
+
+def _why_not_stopped(
+    context: RestartContext, nodes: Collection[str], acks: Mapping[str, AckResult]
+) -> str | None:
+    """Reason why the ranks on these nodes will not be stopped at the same time; None while they may be, or are."""
+    bad = sorted(node for node in nodes if acks.get(node, AckResult.DONE) is not AckResult.DONE)
+    waiting = sorted(node for node in nodes if node not in acks)
+    elapsed_s, limit_s = context.elapsed_s, _limit_s(context)
+    if bad:
+        return f"node {bad[0]} could not stop its ranks"
+    if waiting and elapsed_s >= limit_s:
+        return f"node {waiting[0]} did not stop its ranks within {limit_s:.1f} s"
+    if elapsed_s >= LONGEST_STOP_S:
+        # on some nodes they may run again before an order to kill arrives, and only the others would end
+        return (
+            f"the controller noticed {elapsed_s:.1f} s after the order that all ranks are stopped"
+        )
+    return None
+
+
 def resume(context: RestartContext) -> Transition:
     """Undo a stop that is not followed by a kill."""
-    waiting = set(context.status.nodes) - set(_acks(context))
+    waiting = set(context.status.nodes) - set(hybrid.acks(context))
     if waiting and context.elapsed_s < RESUME_S:
         return Transition(wake_s=RESUME_S - context.elapsed_s)
+    if _is_over(context):
+        text = "the ranks were resumed and work again: nothing was ended"
+        return Transition(context.go(Step.DONE, text, Phase.OBSERVED))
     return Transition(escalate(context, context.detail.why or "the ranks could not be stopped"))
 
 
@@ -122,9 +142,13 @@ def _returned(context: RestartContext, text: str) -> Transition:
     return Transition(context.go(Step.PROGRESS, text, Phase.RECOVERING, detail))
 
 
-def _acks(context: RestartContext) -> Mapping[str, AckResult]:
-    order = context.status.order
-    return context.world.acks(order.id) if order is not None else {}
+def _is_over(context: RestartContext) -> bool:
+    """True if the ranks work: their agents resumed them long ago, while no controller wrote."""
+    gang_verdict, top = context.world.gang_verdict, context.world.top
+    is_there = top is not None and not top.ended
+    return (
+        is_there and gang_verdict is not None and gang_verdict.verdict.kind is VerdictKind.WORKING
+    )
 
 
 def _left_behind(context: RestartContext) -> set[str]:

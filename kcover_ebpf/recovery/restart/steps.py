@@ -70,9 +70,12 @@ TRANSITIONS: Mapping[Step | None, Mapping[Step, str]] = {
     Step.STOP: {
         Step.KILL: "every node has stopped its ranks",
         Step.MOVE: "every node with pods that stay has stopped its ranks, and the others move",
-        Step.RESUME: "a node refused or did not answer, or the gang changed",
+        Step.RESUME: "a node refused or did not answer, the controller was late, or the gang changed",
     },
-    Step.RESUME: _OTHER_METHOD,
+    Step.RESUME: {
+        Step.DONE: "the ranks work again, and nothing was ended",
+        **_OTHER_METHOD,
+    },
     Step.MOVE: {
         Step.KILL: "the pods that moved have their new addresses, or it takes too long",
         **_OTHER_METHOD,

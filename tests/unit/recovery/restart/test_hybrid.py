@@ -135,6 +135,23 @@ def test_hybrid__ranks_stay_stopped_while_a_batch_job_waits() -> None:
     assert "Resume" not in story(sim)
 
 
+def test_hybrid__ranks_that_were_resumed_while_no_controller_wrote_are_stopped_again() -> None:
+    sim = MovingSim()
+    sim.begin(HYBRID)
+    while not any(" gone " in line for line in sim.log):
+        sim.reconcile()
+        sim.tick()
+    while sim.now_s - START_S < 15.0:
+        sim.tick()
+    assert {pod.process for pod in sim.pods if pod.index != 1} == {"running"}
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED, story(sim)
+    assert [restart.way for restart in status.restarts] == [HYBRID], story(sim)
+    stops = [float(line.split()[0]) for line in sim.log if "n0 Stop" in line]
+    (kill,) = [float(line.split()[0]) for line in sim.log if "n0 Kill" in line]
+    assert 15.0 <= stops[-1] < kill, story(sim)
+
+
 def test_hybrid__without_room_the_others_do_not_stay_stopped() -> None:
     sim = MovingSim(room_s=90.0)
     status = moved(sim)
