@@ -79,9 +79,19 @@ class ApiError(KcoverError):
         self.status = status
         self.retry_after_s = retry_after_s
 
+    @property
+    def is_refusal(self) -> bool:
+        """True if the server answered, and may give the same answer however often it is asked."""
+        return True
+
 
 class Conflict(ApiError):
     """The object changed, exists already, or a precondition does not hold."""
+
+    @property
+    def is_refusal(self) -> bool:
+        """False: what is read anew can be written."""
+        return False
 
 
 class Forbidden(ApiError):
@@ -111,6 +121,11 @@ class Unreachable(ApiError):
     def concerns_all(self) -> bool:
         """True if the server is away or overloaded, so that any other request would fail as well."""
         return self.status in (0, 429, 503)
+
+    @property
+    def is_refusal(self) -> bool:
+        """True for an error that concerns this request, as when a webhook in its path fails."""
+        return not self.concerns_all
 
 
 class ActionError(KcoverError):

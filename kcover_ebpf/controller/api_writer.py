@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from typing import Any
 
 from kcover_ebpf.api import incident, rfc3339
@@ -17,7 +18,7 @@ from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.incident import Incident, Status
 from kcover_ebpf.api.job_kinds import NO_LABELS
 from kcover_ebpf.controller.event_recorder import NEED_RECOVERY, PendingEvent
-from kcover_ebpf.errors import ActionError, Conflict, NotFound
+from kcover_ebpf.errors import ActionError, ApiError, Conflict, NotFound, Unreachable
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.recovery.restart.context import (
     SUSPENDED_BY,
@@ -183,6 +184,7 @@ class ApiWriter:
                 continue  # it is gone already, or another pod has its name
 
     def _evict(self, namespace: str, evict: Evict) -> None:
+        refusals = []
         for name, uid in evict.pods:
             _LOG.info("evict pod %s/%s (grace %d s)", namespace, name, evict.grace_s)
             body = {
@@ -198,6 +200,13 @@ class ApiWriter:
                 self.api.create(f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
             except (NotFound, Conflict):
                 continue  # as for a deletion
+            except Unreachable as error:
+                if error.status != HTTPStatus.TOO_MANY_REQUESTS:
+                    raise
+                # a disruption budget, which may keep this pod and not the next one
+                refusals.append(ApiError(str(error), error.status))
+        if refusals:
+            raise refusals[0]
 
     def _delete_all(self, namespace: str, delete_all: DeleteAll) -> None:
         if not delete_all.selector or NO_LABELS & set(delete_all.selector):

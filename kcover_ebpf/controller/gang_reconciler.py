@@ -14,7 +14,6 @@ from kcover_ebpf.api.incident import Incident, Phase, Status
 from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.controller.api_writer import ApiWriter
-from kcover_ebpf.controller.avoidance import NodeAvoidance
 from kcover_ebpf.controller.breaker import Breaker, Limits
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.context_builder import ContextBuilder, GangMemo
@@ -24,6 +23,7 @@ from kcover_ebpf.controller.job_sizes import JobSizes
 from kcover_ebpf.controller.owners import FoundOwner, Owners
 from kcover_ebpf.controller.pod_cache import PodCache
 from kcover_ebpf.controller.quota import Quota
+from kcover_ebpf.controller.step_calls import StepCalls
 from kcover_ebpf.controller.telemetry import ControllerTelemetry
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.gang.unreported import unreported
@@ -33,7 +33,6 @@ from kcover_ebpf.recovery.restart.context import GangPod, RestartInput, TopOwner
 from kcover_ebpf.recovery.restart.machine import RestartContext, Transition
 from kcover_ebpf.recovery.restart.steps import step_of
 from kcover_ebpf.tunables.controller import (
-    CALL_AGAIN_S,
     IDLE_WATCHED_S,
     OWNER_FRESH_S,
     OWNER_READ_S,
@@ -63,7 +62,7 @@ class GangReconciler:
         self._memory: dict[GangId, GangMemo] = {}
         self._breaker = Breaker(cache, limits)
         self._deletions = Deletions(cache, self._contexts, writer)
-        self._avoidance = NodeAvoidance(cache, writer)
+        self._calls = StepCalls(cache, writer, self._deletions)
         self._quota = Quota(cache, writer, limits.incidents)
         self._gate = threading.Lock()
         self._deciding: set[GangId] = set()
@@ -264,23 +263,24 @@ class GangReconciler:
             )
             context = context_of(live_incident, known, policy, restart_input)
             transition = self._next(live_incident, context, known, memo)
-            if transition.status is not None:
-                transition = self._sized(transition, transition.status, restart_input, found)
-            if transition.status is not None:
-                began = transition.status.phase.is_acting and not context.status.phase.is_acting
-                live_incident = self._write(live_incident, transition.status)
-                if began and not _is_awaited(transition.status):
-                    return 0.0  # other gangs first
-                if transition.status.phase.is_over:
-                    self._deletions.guard(live_incident, wanted=False)
-                    return transition.wake_s or 5.0
-                continue
-            if transition.calls and context.status.phase.is_acting:
-                live_incident = self._deletions.guard(live_incident, wanted=True)
-                live_incident = self._avoidance.begin(live_incident, context, policy)
-            if not self._perform(gang_id, live_incident, transition, memo):
+            if transition.status is None:
+                live_incident, after_calls = self._calls.make(
+                    live_incident, context, transition, memo.called
+                )
+                if after_calls is None:
+                    memo.found = None
+                    continue
+                transition = after_calls
+            if transition.status is None:
                 return transition.wake_s
-            memo.found = None
+            status = self._sized(transition.status, restart_input, found)
+            began = status.phase.is_acting and not context.status.phase.is_acting
+            live_incident = self._write(live_incident, status)
+            if began and not _is_awaited(status):
+                return 0.0  # other gangs first
+            if status.phase.is_over:
+                self._deletions.guard(live_incident, wanted=False)
+                return transition.wake_s or 5.0
         return 0.2
 
     def _found(
@@ -334,17 +334,12 @@ class GangReconciler:
         return transition
 
     def _sized(
-        self,
-        transition: Transition,
-        status: Status,
-        restart_input: RestartInput,
-        found: FoundOwner | None,
-    ) -> Transition:
+        self, status: Status, restart_input: RestartInput, found: FoundOwner | None
+    ) -> Status:
         if status.size is not None or self.sizes is None:
-            return transition
+            return status
         created_s = found.created_s if found is not None else None
-        size = self.sizes.of(restart_input.pods, created_s)
-        return replace(transition, status=replace(status, size=size))
+        return replace(status, size=self.sizes.of(restart_input.pods, created_s))
 
     def _write(self, live_incident: Incident, status: Status) -> Incident:
         before = live_incident.status
@@ -356,24 +351,6 @@ class GangReconciler:
         )
         self._telemetry.publish(incident, before, status)
         return incident
-
-    def _perform(
-        self, gang_id: GangId, live_incident: Incident, transition: Transition, memo: GangMemo
-    ) -> bool:
-        """Make the calls of a transition; True if the gang should be reconciled again at once."""
-        done, since_s = False, self.wall() - CALL_AGAIN_S
-        memo.called = {call: at_s for call, at_s in memo.called.items() if at_s > since_s}
-        for call in transition.calls:
-            name = repr(call)
-            if name in memo.called:
-                continue
-            self._writer.perform(
-                gang_id.namespace, call, f"{live_incident.namespace}/{live_incident.name}"
-            )
-            # it may have taken seconds, and the cached pods are from before
-            memo.called[name] = self.wall()
-            done = True
-        return done
 
 
 def _is_awaited(status: Status) -> bool:

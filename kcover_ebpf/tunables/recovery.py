@@ -114,6 +114,11 @@ SLOW_RESCHEDULE_S = 600.0
 """Seconds after which pods that do not run are reported as slow. The restart still waits for them."""
 CALL_CHECKED_S = 1.0
 """Seconds after a request to the API server at which a step runs again, if no event about it arrived before."""
+CALL_REFUSED_S = 60.0
+"""Seconds for which a call that the API server refuses is tried again: a webhook that is being updated is back by then,
+and a policy or a missing permission stays. Chosen."""
+REFUSED_AGAIN_S = 2.0
+"""Seconds between these attempts: ranks that are stopped meanwhile need another order every 6 s."""
 DELETION_CHECKED_S = 2.0
 """Seconds between runs of a step while a job's own controller deletes pods."""
 PODS_CHECKED_S = 5.0

@@ -67,14 +67,16 @@ def move(context: RestartContext) -> Transition:
         return Transition(escalate(context, f"the job is {top.ended if top else 'gone'}"))
     if len(staying(context)) < context.detail.pods - len(moved):
         return Transition(escalate(context, "a pod that was to stay is gone"))
-    if (stopped := _stopped_on(context)) is not None:
-        return Transition(stopped)
     old = [pod for pod in context.world.pods if pod.pod.uid in moved and not pod.pod.ended]
     alive = [pod for pod in old if pod.is_live]
+    if old and context.elapsed_s >= GRACE_MARGIN_S:
+        if alive:
+            return Transition(_resume(context, alive[0].pod.name))
+        return Transition(escalate(context, f"pod {old[0].pod.name} does not end"))
+    if (stopped := _stopped_on(context)) is not None:
+        return Transition(stopped)
     if alive:
         return Transition(calls=(*cordon(context), _call(top.moves, alive)), wake_s=CALL_CHECKED_S)
-    if old and context.elapsed_s >= GRACE_MARGIN_S:
-        return Transition(escalate(context, f"pod {old[0].pod.name} does not end"))
     fresh = [pod for pod in context.world.live if not context.is_old(pod)]
     if _is_reached(context, fresh) and _is_held(context):
         places = ", ".join(f"{pod.pod.name} on {pod.pod.node}" for pod in fresh[:4])
@@ -85,6 +87,13 @@ def move(context: RestartContext) -> Transition:
             why = "the controller of the job has not recreated it"
         return Transition(_kill(context, f"hybrid: not moved within {MOVED_S:.0f} s ({why})"))
     return Transition(wake_s=ADDRESS_CHECKED_S)
+
+
+def _resume(context: RestartContext, name: str) -> Status:
+    why = f"pod {name} is not deleted" + (f" ({context.detail.why})" if context.detail.why else "")
+    text = f"hybrid restart aborted, resuming ranks: {why}"
+    status = context.go(Step.RESUME, text, detail=replace(context.detail, why=why))
+    return context.order(status, Verb.RESUME)
 
 
 def _stopped_on(context: RestartContext) -> Status | None:

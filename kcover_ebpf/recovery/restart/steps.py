@@ -78,6 +78,7 @@ TRANSITIONS: Mapping[Step | None, Mapping[Step, str]] = {
     },
     Step.MOVE: {
         Step.KILL: "the pods that moved have their new addresses, or it takes too long",
+        Step.RESUME: "a pod that is to move is not deleted",
         **_OTHER_METHOD,
     },
     Step.KILL: {
@@ -93,6 +94,7 @@ TRANSITIONS: Mapping[Step | None, Mapping[Step, str]] = {
     },
     Step.SUSPEND: {
         Step.TERMINATE: "the job is suspended by us",
+        Step.ABANDON: "the API server refuses to suspend the job",
         Step.FAILED: "the job is gone or over, or another client suspended it",
     },
     Step.TERMINATE: {
@@ -102,7 +104,7 @@ TRANSITIONS: Mapping[Step | None, Mapping[Step, str]] = {
     },
     Step.DELETE: {
         Step.GONE: "every old pod is marked for deletion",
-        Step.FAILED: "the job is gone or over",
+        Step.FAILED: "the job is gone or over, or the API server refuses to delete its pods",
     },
     Step.GONE: {
         **_NEW_PODS,
@@ -127,7 +129,7 @@ TRANSITIONS: Mapping[Step | None, Mapping[Step, str]] = {
         Step.DELETE: "a new pod waits on a bad node, and the job has no switch: replace all pods elsewhere",
         Step.FAILED: "the job is gone or over",
     },
-    Step.ABANDON: {Step.FAILED: "the job is resumed as it was"},
+    Step.ABANDON: {Step.FAILED: "the job is resumed as it was, or was never suspended"},
     Step.FINAL_STOP: {Step.FAILED: "the job is suspended for good, or cannot be"},
     Step.PROGRESS: {
         Step.DONE: "the ranks make progress",
@@ -168,7 +170,7 @@ class RestartDetail:
     version: int = 0
     """Volcano's count of restarts before ours."""
     why: str = ""
-    """Reason why the stop was undone."""
+    """Reason why the stop was undone, or what the API server refused."""
     returned_s: float = 0.0
     """Unix seconds at which all pods were running again."""
     crashed_s: float = 0.0
@@ -183,6 +185,8 @@ class RestartDetail:
     """Names of Services that published the addresses of the moved pods."""
     run_s: float = 0.0
     """Unix seconds at which the newest pod of the ended run was created."""
+    refused_s: float = 0.0
+    """Unix seconds since which the API server refuses a call; of the present step if that began before."""
 
     @property
     def moved_uids(self) -> frozenset[str]:
@@ -242,5 +246,6 @@ FORMS: Mapping[str, Form] = {
     "moved": Form("moved", str, str),
     "services": Form("services", str, str),
     "run_s": Form("run", float, _seconds),
+    "refused_s": Form("refused", float, _seconds),
 }
 """Keys and texts are read by controllers of other versions and must not change."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from kcover_ebpf.api.codec import encode
 from kcover_ebpf.api.fault_report import FaultReport, PodRef
 from kcover_ebpf.api.pods import Container, ContainerKind, Pod
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
-from kcover_ebpf.recovery.restart import advance, context, machine, methods, steps
+from kcover_ebpf.recovery.restart import advance, context, machine, methods, refusals, steps
 from tests.unit.support.simulated_world import START_S, SimPod, World
 
 SELECTOR = {"batch.kubernetes.io/job-name": "j"}
@@ -42,6 +43,9 @@ class Sim(World):
 
     A pod that is lost, or a resumption among old pods, ends the job.
     """
+
+    refused: Callable[[context.Call], bool] = lambda _: False
+    """True for a call that the API server refuses."""
 
     def world(self) -> context.RestartInput:
         api_version, kind = KINDS[self.method]
@@ -165,15 +169,25 @@ class Sim(World):
                     return
                 move = advance.advance(self.turn(status))
                 self._point()
-                if move.status is None:
-                    for call in move.calls:
-                        self._call(call)
-                        self._point()
+                written = move.status or self._make(move.calls, status)
+                if written is None:
                     return
-                self.write(move.status)
+                self.write(written)
                 self._point()
         except Crash:
             return
+
+    def _make(
+        self, calls: tuple[context.Call, ...], status: incident.Status
+    ) -> incident.Status | None:
+        """Make the calls; the status to write if one is refused, else None."""
+        for call in calls:
+            if self.refused(call):
+                text = f"{type(call).__name__}: 403 denied"
+                return refusals.after(self.turn(status), text).status
+            self._call(call)
+            self._point()
+        return None
 
     def _call(self, call: context.Call) -> None:
         match call:

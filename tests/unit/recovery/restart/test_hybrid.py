@@ -152,6 +152,22 @@ def test_hybrid__ranks_that_were_resumed_while_no_controller_wrote_are_stopped_a
     assert 15.0 <= stops[-1] < kill, story(sim)
 
 
+def test_hybrid__a_pod_that_may_not_be_deleted_holds_up_the_others_for_a_short_time() -> None:
+    """As with a disruption budget, which refuses every eviction."""
+    sim = MovingSim(refused=lambda call: isinstance(call, context.Delete))
+    sim.policy = FaultPolicy(ways=(HYBRID,))
+    before = {pod.uid for pod in sim.pods}
+    sim.begin(HYBRID)
+    status = sim.run()
+    assert status.phase is Phase.FAILED, story(sim)
+    assert "pod j-1 is not deleted (Delete: 403 denied)" in status.message
+    assert {(pod.process, pod.restarts) for pod in sim.pods} == {("running", 0)}
+    assert {pod.uid for pod in sim.pods} == before
+    assert story(sim).count("n0 Stop") >= 2, "the order is given anew before it expires"
+    assert story(sim).count("n0 Resume") == 1
+    assert status.last_s - START_S < 30.0
+
+
 def test_hybrid__without_room_the_others_do_not_stay_stopped() -> None:
     sim = MovingSim(room_s=90.0)
     status = moved(sim)

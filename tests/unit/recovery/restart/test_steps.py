@@ -103,6 +103,7 @@ _SHORT = st.integers(0, 10_000).map(float)
         why=st.text(max_size=20),
         restarts=st.text(max_size=20),
         elsewhere=st.text(max_size=20),
+        refused_s=_TIMES,
     )
 )
 def test_detail__is_read_as_it_was_written(detail: RestartDetail) -> None:
