@@ -6,6 +6,7 @@ import copy
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
@@ -71,7 +72,7 @@ class Repairs:
         """Evict the pods that the step would end; a disruption budget may refuse that for a while."""
         assert plan.repair is not None
         writes = self._writes()
-        if repair.DRAINED not in node.annotations:
+        if repair.drained_since_s(node) is None:
             # the note first: it makes other nodes wait for this one
             now = rfc3339.to_text(self._store.wall())
             self._annotate(writes, node, {repair.DRAINED: now})
@@ -139,21 +140,27 @@ class Repairs:
 
     def _begin(self, node: NodeView, plan: RepairPlan) -> None:
         assert plan.repair is not None
-        attempt = RepairAttempt(plan.repair.step, self._store.wall())
-        note = repair.noted_attempts((*repair.attempts_of(node), attempt))
-        # the note first: beginning twice may be worse than not beginning
+        step, made = plan.repair.step, repair.started(node)
+        attempt = RepairAttempt(step, self._store.wall(), is_pending=True)
         writes = self._writes()
-        self._annotate(writes, node, {repair.REPAIRS: note, repair.DRAINED: None})
+        if step not in {known.step for known in repair.attempts_of(node)}:
+            # the note first: it makes other nodes wait for this one
+            note = repair.noted_attempts((*made, attempt))
+            self._annotate(writes, node, {repair.REPAIRS: note, repair.DRAINED: None})
         body = job_of(node, plan, self._namespace)
         try:
             writes.create(f"/apis/batch/v1/namespaces/{segment(self._namespace)}/jobs", body)
         except Conflict:
-            pass  # begun by an earlier leader
+            pass  # an earlier request created it
         except ApiError as error:
-            self._say(node, f"the Job of {plan.repair.step.value} was refused: {error}")
+            # whether it was created or not: the next request for a Job of this name begins nothing twice
+            self._say(node, f"the Job of {step.value} was not confirmed, trying again: {error}")
             return
+        note = repair.noted_attempts((*made, replace(attempt, is_pending=False)))
+        newest = view_of(self._store.raw_nodes[node.name])
+        self._annotate(writes, newest, {repair.REPAIRS: note})
         devices = f" of {', '.join(plan.devices)}" if plan.devices else ""
-        self._say(node, f"{plan.repair.step.value}{devices} by Job {body['metadata']['name']}")
+        self._say(node, f"{step.value}{devices} by Job {body['metadata']['name']}")
 
     def _say(self, node: NodeView, text: str) -> None:
         if self._said.get(node.name) == text:

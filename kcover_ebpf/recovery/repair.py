@@ -74,11 +74,13 @@ class RepairLimits:
 
 @dataclass(frozen=True, slots=True)
 class RepairAttempt:
-    """A repair step that was started."""
+    """A repair step that was started, or is about to be."""
 
     step: RepairStep
     time_s: float = field(metadata=wire("time", time=True))
     """Start of the step, unix seconds."""
+    is_pending: bool = field(default=False, metadata=wire("pending"))
+    """The API server has not confirmed the Job yet: the step may or may not have been started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +158,26 @@ def _heals(
     return is_since and health.clean_rounds < rounds_needed(cordon, health.boot_id, actions)
 
 
-def _is_drained(node: NodeView, now_s: float) -> bool:
+def started(node: NodeView) -> tuple[RepairAttempt, ...]:
+    """The attempts that were certainly started."""
+    return tuple(attempt for attempt in attempts_of(node) if not attempt.is_pending)
+
+
+def drained_since_s(node: NodeView) -> float | None:
+    """Unix seconds since which the node is drained for a step; None if it is not, or was before this cordon."""
     try:
         since_s = rfc3339.from_text(node.annotations.get(DRAINED, ""))
     except ValueError:
-        return False
-    return since_s >= (node.since_s or 0.0) and now_s - since_s < REPAIR_SETTLE_S
+        return None
+    return since_s if since_s >= (node.since_s or 0.0) else None
+
+
+def _is_in_repair(node: NodeView, now_s: float) -> bool:
+    """True if a step was started, or the node is drained for one, within the time after which others go on."""
+    times_s = [attempt.time_s for attempt in attempts_of(node)]
+    if (drained_s := drained_since_s(node)) is not None:
+        times_s.append(drained_s)
+    return any(now_s - time_s < REPAIR_SETTLE_S for time_s in times_s)
 
 
 def noted_attempts(attempts: Iterable[RepairAttempt]) -> str:
@@ -179,7 +195,7 @@ def plan(
 ) -> RepairPlan:
     """The next step for a node. `nodes`: all nodes, including this one; `received`: its health, None if unknown."""
     cordon = noted_cordon(node.annotations.get(CORDONED_FOR), node.since_s, node.annotations, now_s)
-    made = attempts_of(node)
+    made = started(node)
     reason = _why_none(node, cordon, limits, actions) or _why_not_yet(
         made, cordon, received, actions, now_s
     )
@@ -243,10 +259,7 @@ def _why_full(
     """Reason why the operator allows no step at present; empty if one is allowed."""
     rest = [other_node for other_node in nodes if other_node.name != node.name]
     others = [attempt for other_node in rest for attempt in attempts_of(other_node)]
-    busy = sum(now_s - attempt.time_s < REPAIR_SETTLE_S for attempt in others)
-    busy += sum(
-        _is_drained(other_node, now_s) for other_node in rest if not attempts_of(other_node)
-    )
+    busy = sum(_is_in_repair(other_node, now_s) for other_node in rest)
     if busy >= limits.at_once:
         return "the limit of nodes in repair is reached"
     recent = sum(now_s - attempt.time_s < REPAIR_DAY_S for attempt in (*others, *made))

@@ -11,9 +11,9 @@ import pytest
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import NodeActions
 from kcover_ebpf.controller.repairs import Repairs
-from kcover_ebpf.errors import Conflict, PolicyError, Unreachable
+from kcover_ebpf.errors import ApiError, Conflict, Forbidden, PolicyError, Unreachable
 from kcover_ebpf.recovery import repair
-from kcover_ebpf.recovery.nodes.node_plan import CORDONED, NodeView
+from kcover_ebpf.recovery.nodes.node_plan import CORDONED, NodeView, view_of
 from kcover_ebpf.recovery.repair import RepairLimits, RepairStep, limits_of
 from kcover_ebpf.tunables.recovery import REPAIR_SETTLE_S
 from tests.unit.support.node_bed import GPU, XID, Bed, F, P
@@ -51,11 +51,20 @@ class Yard(Bed):
             self.nodes._notify,
         )
 
+        self.errors: list[ApiError] = []
+        """Answers to the next requests for a Job."""
+        self.is_created_anyway = False
+
     def list(self, *call: Any) -> dict[str, Any]:
         return {"items": self.pods} if call[0] == "/api/v1/pods" else {"items": []}
 
     def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         assert path == "/apis/batch/v1/namespaces/kcover/jobs"
+        if self.errors:
+            error = self.errors.pop(0)
+            if self.is_created_anyway:
+                self.create(path, body)
+            raise error
         if body["metadata"]["name"] in {job["metadata"]["name"] for job in self.jobs}:
             raise Conflict("it is there")
         self.jobs.append(body)
@@ -148,6 +157,46 @@ def test_repairs__another_controller_does_not_begin_it_again() -> None:
     other = Repairs(yard, yard.writing, yard.store, yard.nodes._limits, LIMITS, yard.nodes._notify)  # type: ignore[arg-type]
     other.reconcile("n0")
     assert steps(yard) == ["ResetGPU"]
+
+
+@pytest.mark.parametrize("is_created_anyway", [False, True])
+@pytest.mark.parametrize(
+    "error", [Unreachable("503 leader changed", 503), Forbidden("403 denied", 403)]
+)
+def test_repairs__a_job_that_was_not_confirmed_is_requested_again_before_the_next_step(
+    error: ApiError, is_created_anyway: bool
+) -> None:
+    yard = Yard()
+    yard.errors, yard.is_created_anyway = [error], is_created_anyway
+    yard.fail()
+    assert steps(yard) == ["ResetGPU"] * is_created_anyway
+    (attempt,) = repair.attempts_of(view_of(yard.store.raw_nodes["n0"]))
+    assert attempt.is_pending, "other nodes wait for this one"
+    yard.round(6)
+    assert steps(yard) == ["ResetGPU"]
+    assert yard.cordoned() == []
+
+
+def test_repairs__a_job_that_is_refused_for_good_leads_to_no_heavier_step() -> None:
+    yard = Yard()
+    yard.errors = [Forbidden("403 denied", 403) for _ in range(100)]
+    yard.fail()
+    yard.round(20)
+    assert yard.jobs == []
+    assert yard.cordoned() == ["n0"]
+    assert len(yard.errors) == 100 - 21, "each time the step is the same"
+
+
+def test_repairs__another_controller_completes_what_was_noted_and_not_confirmed() -> None:
+    yard = Yard(mended_by="none")
+    yard.errors = [Unreachable("no answer")]
+    yard.fail()
+    other = Repairs(yard, yard.writing, yard.store, yard.nodes._limits, LIMITS, yard.nodes._notify)  # type: ignore[arg-type]
+    other.reconcile("n0")
+    other.reconcile("n0")
+    assert steps(yard) == ["ResetGPU"]
+    (attempt,) = repair.attempts_of(view_of(yard.store.raw_nodes["n0"]))
+    assert not attempt.is_pending
 
 
 NOW_S = 1_800_000_000.0
@@ -256,6 +305,29 @@ def test_plan__a_node_that_is_drained_counts_as_being_repaired() -> None:
     found = repair.plan(ours, [ours, drained], limits, NodeActions(), NOW_S)
     assert "limit of nodes in repair" in found.reason
     assert repair.plan(drained, [ours, drained], limits, NodeActions(), NOW_S).repair is not None
+
+
+def test_plan__a_node_that_is_drained_for_its_second_step_counts_as_being_repaired() -> None:
+    before = repair.noted_attempts(
+        [repair.RepairAttempt(RepairStep.REBOOT, NOW_S - REPAIR_SETTLE_S - 1)]
+    )
+    ours, drained = node("a"), node("b", before)
+    note = {repair.DRAINED: rfc3339.to_text(NOW_S - 60)}
+    drained = replace(drained, annotations={**drained.annotations, **note})
+    limits = replace(LIMITS, repairs=LIMITS.repairs[1:])
+    found = repair.plan(ours, [ours, drained], limits, NodeActions(), NOW_S)
+    assert "limit of nodes in repair" in found.reason
+
+
+def test_repairs__a_drain_for_an_earlier_cordon_is_noted_anew() -> None:
+    """Otherwise other nodes would be drained at the same time."""
+    yard = Drained()
+    (raw,) = (raw for name, raw in yard.store.raw_nodes.items() if name == "n0")
+    raw["metadata"].setdefault("annotations", {})[repair.DRAINED] = rfc3339.to_text(1.0)
+    yard.pods, yard.budget = [named("b")], {"b"}
+    yard.report(replace(XID, pods=("b",)))
+    yard.repairs.reconcile("n0")
+    assert repair.drained_since_s(view_of(yard.store.raw_nodes["n0"])) is not None
 
 
 def test_repairs__a_node_that_fails_again_and_again_stays_out_and_says_why() -> None:
