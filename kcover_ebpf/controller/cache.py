@@ -15,8 +15,8 @@ from kcover_ebpf.api.incident import Incident, Phase
 from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.api.node_health import ReceivedHealth
 from kcover_ebpf.api.nodes import is_out_of_service, is_ready
-from kcover_ebpf.api.policy_store import PolicyStore
 from kcover_ebpf.controller.incident_bounds import IncidentBounds
+from kcover_ebpf.controller.shared_policies import SharedPolicies
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, OverBound
 from kcover_ebpf.gang.gang_input import NodeState
@@ -46,7 +46,7 @@ class ObjectCache:
     nodes: dict[str, NodeState] = field(default_factory=dict)
     raw_nodes: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """Node name -> the parts of metadata, spec, conditions and status that the node reconciler needs."""
-    policies: PolicyStore = field(init=False)
+    policies: SharedPolicies = field(init=False)
     incidents: dict[tuple[str, str], Incident] = field(default_factory=dict)
     healths: dict[str, ReceivedHealth] = field(default_factory=dict)
     """Node name -> its last NodeHealth and its time."""
@@ -79,7 +79,7 @@ class ObjectCache:
 
     def __post_init__(self) -> None:
         """Connect the policies to the callbacks for bad and oversized objects."""
-        self.policies = PolicyStore(self._is_bad, self._is_over, observes_unread=True)
+        self.policies = SharedPolicies(self._is_bad, self._is_over)
         self._clock = ServerClock(self.elapsed_s)
 
     def _is_bad(self, text: str) -> None:
@@ -298,9 +298,8 @@ class ObjectCache:
         """Take a FaultPolicy that was written or deleted."""
         if event.change is Change.SYNCED:
             return
-        with self._lock:
-            take = self.policies.set if event.change is Change.SET else self.policies.remove
-            take(event.object)
+        take = self.policies.set if event.change is Change.SET else self.policies.remove
+        take(event.object)
 
     def on_node(self, event: Event) -> None:
         """Take a node that was written or deleted."""

@@ -4,8 +4,8 @@ from typing import Any
 
 from kcover_ebpf.api.codec import encode
 from kcover_ebpf.api.fault_policy import FaultPolicy
-from kcover_ebpf.api.policy_store import PolicyStore
 from kcover_ebpf.controller.cache import ObjectCache
+from kcover_ebpf.controller.shared_policies import SharedPolicies
 
 
 def policy_object(namespace: str, name: str, policy: FaultPolicy | None = None) -> dict[str, Any]:
@@ -18,4 +18,4 @@ def put_policy(cache: ObjectCache, namespace: str, name: str, policy: FaultPolic
 
 
 def clear_policies(cache: ObjectCache) -> None:
-    cache.policies = PolicyStore(observes_unread=True)
+    cache.policies = SharedPolicies()
