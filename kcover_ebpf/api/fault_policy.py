@@ -196,6 +196,7 @@ class FaultPolicy:
     dry_run: bool = False
     approval: Approval = Approval.AUTOMATIC
     ways: tuple[RestartMethod, ...] = (RestartMethod.IN_PLACE, RestartMethod.REPLACE)
+    """Restart methods that are allowed, in any order; the one that leaves most of the job alone is preferred."""
     restarts: RestartBudget = field(default_factory=RestartBudget)
     force_delete: bool = False
     avoid: Avoidance = field(default_factory=Avoidance)

@@ -312,7 +312,7 @@ def _loops(context: RestartContext) -> bool:
 
 
 def method_of(context: RestartContext) -> tuple[RestartMethod, str]:
-    """The first method that can be used, and the reason why an earlier one cannot."""
+    """The usable method that leaves most of the job alone, and the reason why the gang cannot restart in place."""
     why, demand = why_not_in_place(context.world, context.policy), context.world.demand
     if why is None:
         return RestartMethod.IN_PLACE, ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
@@ -16,7 +17,13 @@ from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.silence_summary import SilenceSummary
 from kcover_ebpf.model.verdict import Cause, Certainty, Evidence, EvidenceKind, VerdictKind
-from kcover_ebpf.recovery.restart.guards import ClusterLimits, RestartRequest, decide, describe
+from kcover_ebpf.recovery.restart.guards import (
+    ClusterLimits,
+    RestartRequest,
+    decide,
+    describe,
+    method_of,
+)
 from kcover_ebpf.settings import RestartBudget
 from tests.unit.support.guard_inputs import SEEN, ask, top, without_rule, world
 from tests.unit.support.report_builders import LOCK, NOW_S, SELECTOR, local, rank, report
@@ -307,3 +314,13 @@ def test_decide__a_fault_that_only_grows_older_is_not_written_again() -> None:
         return decide(replace(asked, context=replace(asked.context, status=known))).status
 
     assert [after(3.3 + 0.1 * number) for number in range(5)] == [None] * 5
+
+
+def test_method_of__the_order_of_the_ways_of_a_policy_has_no_effect() -> None:
+    found = {RestartMethod.IN_PLACE: world(), RestartMethod.REPLACE: world(pods=without_rule())}
+    for method, restart_input in found.items():
+        requests = (
+            ask(restart_input, FaultPolicy(ways=ways))
+            for ways in permutations((RestartMethod.IN_PLACE, RestartMethod.REPLACE))
+        )
+        assert {method_of(request.context)[0] for request in requests} == {method}
