@@ -265,10 +265,9 @@ class GangReconciler:
             transition = self._next(live_incident, context, known, memo)
             if transition.status is None:
                 live_incident, after_calls = self._calls.make(
-                    live_incident, context, transition, memo.called
+                    live_incident, context, transition, memo
                 )
                 if after_calls is None:
-                    memo.found = None
                     continue
                 transition = after_calls
             if transition.status is None:

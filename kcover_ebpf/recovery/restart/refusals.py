@@ -18,7 +18,7 @@ from kcover_ebpf.tunables.recovery import CALL_REFUSED_S, REFUSED_AGAIN_S, STUCK
 def after(context: RestartContext, text: str) -> Transition:
     """What follows a refused call of the present step; `text`: the request and the answer."""
     now_s, detail = context.world.now_s, context.detail
-    if detail.refused_s < context.action.started_s:
+    if not context.action.started_s <= detail.refused_s <= now_s:
         noted = replace(detail, refused_s=now_s, why=text)
         status = replace(context.status, action=context.keep(noted))
         text = f"refused by the API server, trying again: {text}"
