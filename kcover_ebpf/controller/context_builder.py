@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import field, replace
 
 from kcover_ebpf.api.fault_policy import FaultPolicy, NamedPolicy, holding
 from kcover_ebpf.api.incident import Incident, Phase, RestartMethod
 from kcover_ebpf.api.job_kinds import GangId
+from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.owners import FoundOwner, Owners
 from kcover_ebpf.dataclass import dataclass
@@ -76,7 +77,7 @@ class GangMemo:
 
 
 class ContextBuilder:
-    """Looks up what a decision needs; writes nothing."""
+    """Looks up what a decision needs; writes nothing to the API server."""
 
     def __init__(self, cache: ObjectCache, owners: Owners) -> None:
         self._store, self._owners = cache, owners
@@ -129,17 +130,19 @@ class ContextBuilder:
         """Everything known about the gang now."""
         now_s, seen = self._store.wall(), self._store.seen(gang_id)
         left_over = gang_pods.earlier(pods)
+        run = [pod.pod for pod in pods if pod.pod.uid not in left_over]
+        strays = found.strays if found is not None else frozenset()
         gang_input = GangInput(
             name=str(gang_id),
             seen=seen,
-            pods=[pod.pod for pod in pods if pod.pod.uid not in left_over],
+            pods=run,
             nodes=self._store.nodes,
             policy=policy.settings(),
             now_s=now_s,
-            strays=found.strays if found is not None else frozenset(),
+            strays=strays,
             job_rules=policy.job_rules,
         )
-        trigger = self._store.trigger(gang_id)
+        trigger = self._trigger(gang_id, run, left_over | strays)
         gang_verdict = with_lags(_verdict_of(gang_input, policy, trigger), seen, self._rack)
         agents = frozenset(
             received.report.node for received in seen if not received.is_stale(now_s)
@@ -157,6 +160,19 @@ class ContextBuilder:
             fenced=frozenset(node for node in nodes if self._store.is_out_of_service(node)),
             published=self._owners.published(gang_id.namespace) if _moves(live_incident) else {},
         )
+
+    def _trigger(
+        self, gang_id: GangId, run: Collection[Pod], others: Collection[str]
+    ) -> Trigger | None:
+        """The trigger of this run of the gang (`Trigger.is_about`); None if there is none.
+
+        One of anything else is dropped for good: its pod shows what it is about only while it exists.
+        """
+        trigger = self._store.trigger(gang_id)
+        if trigger is not None and not trigger.is_about(run, others):
+            self._store.triggers.pop(gang_id, None)
+            return None
+        return trigger
 
     def _rack(self, node: str) -> str | None:
         metadata = (self._store.raw_nodes.get(node) or {}).get("metadata") or {}

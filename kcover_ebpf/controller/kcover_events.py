@@ -131,7 +131,7 @@ class KcoverEvents:
         if word is not None:
             text = f"restart requested by an Event of {_sender(event)}: {event.get('message', '')}"
             demand = RestartDemand(at_s, text[:512], method_of(word))
-        return Trigger(at_s, self._verdict(event, pod, age_s), demand)
+        return Trigger(at_s, self._verdict(event, pod, age_s), pod.uid, demand)
 
     def _verdict(self, event: Mapping[str, Any], pod: Pod, age_s: float) -> GangVerdict:
         who = _sender(event)

@@ -5,10 +5,11 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from kcover_ebpf.api.incident import Incident, Phase, RestartMethod
+from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.model.verdict import (
@@ -20,6 +21,7 @@ from kcover_ebpf.model.verdict import (
     VerdictKind,
 )
 from kcover_ebpf.tunables.controller import TRIGGER_S
+from kcover_ebpf.tunables.recovery import CLOCKS_APART_S
 
 ANNOTATION = "kcover.io/restart"
 """Annotation of an Event that asks for a restart: `Any`, or the only method that may be used. `need-recovery` is set
@@ -49,6 +51,8 @@ class Trigger:
     at_s: float
     """Unix seconds at which it was written."""
     gang_verdict: GangVerdict
+    pod_uid: str
+    """Uid of the pod that it is about."""
     demand: RestartDemand | None = None
     """The restart that a person asks for; None if a program reports a fault."""
 
@@ -57,6 +61,21 @@ class Trigger:
         if now_s - self.at_s >= TRIGGER_S:
             return True
         return self.demand is not None and is_spent(self.demand, incidents)
+
+    def is_about(self, run: Collection[Pod], others: Collection[str]) -> bool:
+        """True if it is about this run of the job; False for an earlier run, and for another job with the same labels.
+
+        `run`: the pods of the run; `others`: uids of pods that have its labels and are not part of it. If the pod of
+        the Event is gone: a program meant that pod, without which the job continues once a newer one was created. A
+        person meant the job, which was started again once all of its pods are newer.
+        """
+        if self.pod_uid in others:
+            return False
+        if any(pod.uid == self.pod_uid for pod in run):
+            return True
+        times = [pod.created_s for pod in run]
+        begun_s = (max if self.demand is None else min)(times, default=0.0)
+        return begun_s + CLOCKS_APART_S <= self.at_s
 
 
 def is_method(word: str) -> bool:

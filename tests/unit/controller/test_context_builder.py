@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kcover_ebpf.api.nodes import rack_of
@@ -13,7 +15,10 @@ from kcover_ebpf.model.collective_counts import CollectiveCounts
 from kcover_ebpf.model.rank_snapshot import SocketSnapshot
 from kcover_ebpf.model.verdict import Cause, Certainty, Verdict, VerdictKind
 from kcover_ebpf.recovery.nodes.others import kept_of_node
+from kcover_ebpf.recovery.restart.context import GangPod
+from kcover_ebpf.recovery.restart.demand import Trigger
 from kcover_ebpf.settings import Policy
+from tests.unit.support import kept_incidents, report_builders
 from tests.unit.support.report_builders import rank, report
 
 NOW_S = 1_700_000_000.0
@@ -66,6 +71,27 @@ def test_gang_memo__without_a_verdict_there_is_nothing_to_put_off() -> None:
     memo.remember(HUNG, NOW_S, POLICY)
     assert memo.remember(None, NOW_S + 1.0, POLICY) is None
     assert memo.signature == ()
+
+
+@pytest.mark.parametrize(("about", "opened"), [("u0", 1), ("of-a-deleted-job", 0)])
+def test_context_builder__an_event_about_an_earlier_job_says_nothing_about_the_next_with_its_name(
+    about: str, opened: int
+) -> None:
+    cluster = kept_incidents.World()
+    own = replace(report_builders.pod(0), uid="u0", node="n0", created_s=cluster.now_s - 40.0)
+    cluster.pods = (GangPod(own),)
+    cluster.report()
+    crashed = Verdict(
+        VerdictKind.CRASHED,
+        Cause.UNKNOWN,
+        cluster.now_s - 90.0,
+        cluster.now_s - 90.0,
+        certainty=Certainty.ANNOUNCED,
+    )
+    trigger = Trigger(cluster.now_s - 90.0, GangVerdict(crashed), about)
+    cluster.store.triggers[kept_incidents.KEY] = trigger
+    cluster.jobs.reconcile(kept_incidents.KEY)
+    assert (len(cluster.statuses), len(cluster.store.triggers)) == (opened, opened)
 
 
 def connected(number: int):

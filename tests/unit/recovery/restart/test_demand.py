@@ -14,9 +14,9 @@ from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, Certainty, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart import guards
-from kcover_ebpf.recovery.restart.demand import RestartDemand, demanded, is_spent
+from kcover_ebpf.recovery.restart.demand import RestartDemand, Trigger, demanded, is_spent
 from tests.unit.support.guard_inputs import ask, without_rule, world
-from tests.unit.support.report_builders import NOW_S, case, rank, report
+from tests.unit.support.report_builders import NOW_S, case, pod, rank, report
 
 DEMAND = RestartDemand(NOW_S - 1.0, "restart requested by an Event of kubectl-kcover: x")
 TRAINS = GangVerdict(Verdict(VerdictKind.WORKING, Cause.TRAINING))
@@ -119,3 +119,24 @@ def test_is_spent__a_restart_answers_every_request_made_before_its_end(
     status = Status(Phase.OPEN).enter(phase, last_s, "x")
     incident = Incident("ns", "i", JobRef("Job", "j", "u"), {}, status=status)
     assert is_spent(DEMAND, [incident]) is spent
+
+
+@pytest.mark.parametrize(
+    ("about", "created_s", "by_program", "by_person"),
+    [
+        ("uid-0", (5.0, 5.0), True, True),
+        ("gone", (-60.0, -60.0), True, True),
+        ("gone", (-60.0, 5.0), False, True),
+        ("gone", (5.0, 5.0), False, False),
+        ("gone", (-1.0, -1.0), False, False),
+        ("stray", (-60.0, -60.0), False, False),
+    ],
+)
+def test_trigger__is_about_the_run_that_it_was_written_for(
+    about: str, created_s: tuple[float, float], *, by_program: bool, by_person: bool
+) -> None:
+    """`created_s`: when two pods of the run were created, in seconds after the Event."""
+    run = [replace(pod(number), created_s=NOW_S + at_s) for number, at_s in enumerate(created_s)]
+    said = Trigger(NOW_S, TRAINS, about)
+    assert said.is_about(run, {"stray"}) is by_program
+    assert replace(said, demand=DEMAND).is_about(run, {"stray"}) is by_person
