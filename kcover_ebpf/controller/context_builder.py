@@ -33,8 +33,10 @@ from kcover_ebpf.views.lag_groups import JobPlaces, sentences
 class GangMemo:
     """Memory of one gang that may be lost: since when its verdict is the same, and which calls were just made."""
 
-    signature: tuple[object, ...] = ()
+    signature: tuple[object, ...] | None = None
+    """Kind, cause and culprit of the verdict, empty if nothing is wrong; None before the first one."""
     since_s: float = 0.0
+    """Since when the signature is the same, as far as this controller has seen (unix seconds)."""
     explained_s: float | None = None
     """When the gang's wait last had a known reason (unix seconds); None if it never had."""
     called: dict[str, float] = field(default_factory=dict)

@@ -361,9 +361,8 @@ def _settle_crash(context: RestartContext, gang_verdict: GangVerdict) -> Status:
         pods=len(context.world.live), crashed_s=gang_verdict.verdict.since_s
     ).words()
     reason = "the kubelets are restarting it"
-    action = RestartAction(
-        RestartMethod.IN_PLACE, context.word_of(Step.SETTLE), 1, now_s, reason, detail
-    )
+    word, attempt = context.word_of(Step.SETTLE), context.next_attempt
+    action = RestartAction(RestartMethod.IN_PLACE, word, attempt, now_s, reason, detail)
     status = replace(context.status, action=action, order=None)
     text = "in place: the kubelets are restarting what crashed; waiting for every pod"
     status = status.enter(Phase.SHUTTING_DOWN, now_s, text).begin(RestartMethod.IN_PLACE, now_s)

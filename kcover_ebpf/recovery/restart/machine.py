@@ -68,6 +68,11 @@ class RestartContext:
         return self.status.action
 
     @property
+    def next_attempt(self) -> int:
+        """Number of the attempt that begins next: no two of an incident have the same, nor do their orders."""
+        return self.status.action.attempt + 1 if self.status.action is not None else 1
+
+    @property
     def elapsed_s(self) -> float:
         """Seconds since the present step began."""
         return self.world.now_s - self.action.started_s
@@ -92,8 +97,11 @@ class RestartContext:
         return replace(self.action, detail={**self.action.detail, **detail.words()})
 
     def word_of(self, step: Step) -> str:
-        """The text of the next step; raises AssertionError if it may not follow the present one."""
-        action = self.status.action
+        """The text of the next step; raises AssertionError if it may not follow the present one.
+
+        A restart that was called off has left its last step behind: the next one begins anew.
+        """
+        action = self.status.action if self.status.phase.is_acting else None
         now = step_of(action.step) if action is not None else None
         assert step in TRANSITIONS.get(now, {}), f"{now} is followed by {step}"
         return step.value
@@ -286,7 +294,6 @@ def start(
 ) -> Status:
     """The status at the first step of a method."""
     restart_input = context.world
-    attempt = context.status.action.attempt + 1 if context.status.action is not None else 1
     step, text, detail = _first_step(restart_input, method, reason)
     detail = replace(detail, elsewhere=elsewhere)
     if elsewhere:
@@ -294,7 +301,7 @@ def start(
     if context.status.restarts or context.earlier:
         detail = replace(detail, pause_s=context.pause_s)
     now_s = restart_input.now_s
-    word, kept = context.word_of(step), detail.words()
+    word, kept, attempt = context.word_of(step), detail.words(), context.next_attempt
     action = RestartAction(method, word, attempt, now_s, reason[:_MOST_DETAIL], kept)
     nodes = restart_input.nodes[:_MOST_NODES]
     status = replace(context.status, action=action, order=None, nodes=nodes or context.status.nodes)

@@ -32,7 +32,8 @@ def first(
     now_s, policy = context.world.now_s, context.policy.save
     detail = RestartDetail(pods=len(context.world.live), elsewhere=elsewhere).words()
     word = context.word_of(Step.SAVE)
-    action = RestartAction(method, word, 1, now_s, reason[:_MOST_REASON], detail)
+    attempt = context.next_attempt
+    action = RestartAction(method, word, attempt, now_s, reason[:_MOST_REASON], detail)
     nodes = context.world.nodes or context.status.nodes
     status = replace(context.status, action=action, order=None, nodes=nodes)
     status = status.enter(Phase.SHUTTING_DOWN, now_s, text)

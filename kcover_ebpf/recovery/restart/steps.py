@@ -137,7 +137,7 @@ TRANSITIONS: Mapping[Step | None, Mapping[Step, str]] = {
         **_OTHER_METHOD,
     },
 }
-"""From None: nothing was done yet, or another version wrote the step. DONE and FAILED are ends.
+"""From None: no restart is in progress, or another version wrote the step. DONE and FAILED are ends.
 
 `RestartContext.word_of` admits nothing else.
 """

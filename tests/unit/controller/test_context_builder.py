@@ -73,6 +73,16 @@ def test_gang_memo__without_a_verdict_there_is_nothing_to_put_off() -> None:
     assert memo.signature == ()
 
 
+@pytest.mark.parametrize("gang_verdict", [None, said(VerdictKind.WORKING, Cause.TRAINING), HUNG])
+def test_gang_memo__what_a_new_controller_sees_first_counts_from_then(
+    gang_verdict: GangVerdict | None,
+) -> None:
+    memo = GangMemo()
+    memo.remember(gang_verdict, NOW_S, POLICY)
+    memo.remember(gang_verdict, NOW_S + 1.0, POLICY)
+    assert memo.since_s == NOW_S
+
+
 @pytest.mark.parametrize(("about", "opened"), [("u0", 1), ("of-a-deleted-job", 0)])
 def test_context_builder__an_event_about_an_earlier_job_says_nothing_about_the_next_with_its_name(
     about: str, opened: int

@@ -113,3 +113,16 @@ def test_gang_reconciler__a_suspicion_is_an_incident_until_the_job_moves(*, arme
     assert (over.status.phase, over.status.is_closed) == (Phase.OBSERVED, True)
     assert over.status.message == "resolved on its own before any action"
     assert over.status.restarts == ()
+
+
+def test_gang_reconciler__a_new_leader_closes_nothing_before_its_nodes_have_spoken() -> None:
+    cluster = Cluster(armed=True)
+    assert cluster.run(30, *SUSPECTED) is not None
+    cluster.jobs._memory.clear()
+    cluster.now_s += 11.0  # the last reports are no longer fresh, and no Lease has confirmed them
+    cluster.jobs.reconcile(KEY)
+    kept = next(iter(cluster.store.of_gang(KEY)))
+    assert kept.status is not None
+    assert (kept.status.phase, kept.status.is_closed) == (Phase.OPEN, False)
+    cluster.run(1, *SUSPECTED)
+    assert cluster.written[-1].phase is Phase.OPEN

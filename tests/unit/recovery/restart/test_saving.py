@@ -159,6 +159,23 @@ def test_saving__nothing_is_ended_where_the_ranks_move_again_after_a_checkpoint(
     assert (over.phase, step(over), over.restarts) == (Phase.OBSERVED, "Done", ())
 
 
+def test_saving__a_restart_that_was_called_off_begins_anew_with_new_orders() -> None:
+    first = decided(logging(SAVING), FaultPolicy())
+    over = later(first, 3, logging(), FaultPolicy(), gang_verdict=None)
+    assert over is not None
+    request = ask(replace(world(SEEN), reports=logging(SAVING)))
+    context = replace(request.context, status=over)
+    again = guards.decide(replace(request, context=context)).status
+    assert again is not None
+    assert (again.phase, step(again)) == (Phase.SHUTTING_DOWN, "Save")
+    numbers = [status.action.attempt for status in (first, over, again) if status.action]
+    assert numbers == [1, 1, 2]
+    begun = later(again, 30, logging(SAVING), FaultPolicy())
+    assert begun is not None
+    assert begun.order is not None
+    assert begun.order.id == "inc-3-stop"
+
+
 def test_saving__what_ranks_do_that_were_asked_to_save_is_no_progress() -> None:
     status = decided(logging(), ASKING)
     assert later(status, 3, logging(), ASKING, gang_verdict=None) is None
