@@ -27,8 +27,7 @@ from kcover_ebpf.controller.step_calls import StepCalls
 from kcover_ebpf.controller.telemetry import ControllerTelemetry
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.gang.unreported import unreported
-from kcover_ebpf.model.verdict import VerdictKind
-from kcover_ebpf.recovery.restart import advance, guards
+from kcover_ebpf.recovery.restart import advance, guards, same_fault
 from kcover_ebpf.recovery.restart.context import GangPod, RestartInput, TopOwner
 from kcover_ebpf.recovery.restart.machine import RestartContext, Transition
 from kcover_ebpf.recovery.restart.steps import step_of
@@ -221,10 +220,7 @@ class GangReconciler:
         if (
             last is not None
             and last.status is not None
-            and (
-                gang_verdict.verdict.since_s <= last.status.last_s
-                or _is_still_slow(last.status, gang_verdict)
-            )
+            and same_fault.is_same(last.status, gang_verdict, restart_input)
         ):
             again = last.status.phase in (Phase.OBSERVED, Phase.REFUSED)
             return last if again and self._quota.may_reopen(last) else None
@@ -355,19 +351,3 @@ class GangReconciler:
 def _is_awaited(status: Status) -> bool:
     """True while stopped ranks wait for the next step; saving evidence runs in parallel."""
     return status.order is not None and status.order.verb is not Verb.SNAPSHOT
-
-
-def _is_still_slow(status: Status, gang_verdict: GangVerdict) -> bool:
-    """True if the named rank has been slow since then: shares of waiting do not show since when."""
-    was, culprit = status.culprit, gang_verdict.culprit
-    if (
-        gang_verdict.verdict.kind is not VerdictKind.SLOW
-        or status.is_closed
-        or not (was and culprit)
-    ):
-        return False
-    return (status.kind, was.pod_uid, was.pid) == (
-        VerdictKind.SLOW,
-        culprit.pod_uid,
-        culprit.pid,
-    )

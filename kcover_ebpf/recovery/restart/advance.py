@@ -17,8 +17,16 @@ from collections.abc import Callable, Mapping
 
 from kcover_ebpf.api.incident import Lost, Phase, Status
 from kcover_ebpf.api.job_kinds import must_train
+from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.model.verdict import Certainty
-from kcover_ebpf.recovery.restart import hybrid, in_place, repeated_crash, replacement, saving
+from kcover_ebpf.recovery.restart import (
+    hybrid,
+    in_place,
+    repeated_crash,
+    replacement,
+    same_fault,
+    saving,
+)
 from kcover_ebpf.recovery.restart.machine import (
     RestartContext,
     Transition,
@@ -137,15 +145,9 @@ def _progress(context: RestartContext) -> Transition:
             return Transition(fail(context, "the job failed after the restart"))
         return Transition(_recovered(context, f"the job is {restart_input.top.ended}"))
     gang_verdict = restart_input.gang_verdict
-    if gang_verdict is not None and gang_verdict.verdict.kind.is_fault and not gang_verdict.unsaid:
-        certain = gang_verdict.verdict.certainty in (Certainty.ANNOUNCED, Certainty.PROVEN)
-        due = (
-            gang_verdict.verdict.acts_at_s is not None
-            and gang_verdict.verdict.acts_at_s <= restart_input.now_s
-        )
-        if (certain or due) and gang_verdict.verdict.since_s >= returned_s:
-            cause = f"{gang_verdict.verdict.kind.value} {gang_verdict.verdict.cause.value}"
-            return Transition(escalate(context, f"{cause} again before any progress"))
+    if gang_verdict is not None and _has_failed_again(context, gang_verdict):
+        cause = f"{gang_verdict.verdict.kind.value} {gang_verdict.verdict.cause.value}"
+        return Transition(escalate(context, f"{cause} again before any progress"))
     nodes = {pod.pod.node for pod in restart_input.live if pod.pod.node and must_train(pod.pod)}
     reported_by = {
         report.report.node: report.report.trained and not report.report.suspicious
@@ -161,6 +163,22 @@ def _progress(context: RestartContext) -> Transition:
             _recovered(context, "all pods are running; no agent can observe their progress")
         )
     return Transition(wake_s=PODS_CHECKED_S)
+
+
+def _has_failed_again(context: RestartContext, gang_verdict: GangVerdict) -> bool:
+    """True for a fault of the new run that is certain, or whose time is over.
+
+    That time counts from the return at the earliest: before it, no rank could train.
+    """
+    verdict, returned_s = gang_verdict.verdict, context.detail.returned_s
+    if not verdict.kind.is_fault or gang_verdict.unsaid:
+        return False
+    if not same_fault.is_of_new_run(gang_verdict, context.world, returned_s):
+        return False
+    early_s = max(0.0, returned_s - verdict.since_s)
+    certain = not early_s and verdict.certainty in (Certainty.ANNOUNCED, Certainty.PROVEN)
+    acts_at_s = verdict.acts_at_s
+    return certain or (acts_at_s is not None and acts_at_s + early_s <= context.world.now_s)
 
 
 def _recovered(context: RestartContext, text: str) -> Status:
