@@ -77,15 +77,7 @@ class GangReconciler:
             return UNREADABLE_S
         self._deletions.finish(gang_id)
         known = self._store.of_gang(gang_id)
-        live_incident = next(
-            (
-                incident
-                for incident in known
-                if not incident.is_leaving
-                and (incident.status is None or not incident.status.phase.is_over)
-            ),
-            None,
-        )
+        live_incident = next(filter(_is_live, known), None)
         memory = self._memory.setdefault(gang_id, GangMemo())
         if live_incident is None and not self._contexts.is_suspected(gang_id, self._gangs.pods):
             self._record_unreported(gang_id, known)
@@ -114,23 +106,14 @@ class GangReconciler:
     def _record_unreported(self, gang_id: GangId, known: list[Incident]) -> None:
         """Create an incident for a crash that no report mentions any more; no restart follows."""
         pods, now_s = self._gangs.shown(gang_id), self.wall()
-        spans = [
-            (
-                other_incident.created_s
-                if other_incident.status.since_s is None
-                else other_incident.status.since_s,
-                max(other_incident.created_s, other_incident.status.last_s),
-            )
-            for other_incident in known
-            if other_incident.status is not None
-        ]
-        if unreported(str(gang_id), [pod.pod for pod in pods], spans, now_s) is None:
+        if unreported(str(gang_id), [pod.pod for pod in pods], _spans(known), now_s) is None:
             return
         # the API server is asked for the owner of the pods, so only if there is something to record
         found = self._contexts.found(gang_id, None, pods)
         if found is None or found.top is None:
             return
         own = tuple(pod for pod in pods if pod.pod.uid not in found.strays)
+        spans = _spans(self._store.of_job(gang_id.namespace, found.top.ref.uid))
         verdict = unreported(str(gang_id), [pod.pod for pod in own], spans, now_s)
         named = self._contexts.policy(gang_id, own, None)
         action = self._limits.bounds.of(named.policy if named is not None else FaultPolicy()).action
@@ -161,7 +144,14 @@ class GangReconciler:
         if live_incident is None and found is None:
             return 1.0 if pods else None
         if found is not None and found.top.has_gang_a_run:
-            gang_id, pods, known = self._present(gang_id, found.top, pods, memo)
+            present, pods, known = self._present(gang_id, found.top, pods, memo)
+            # a job has one live incident at a time, and its gangs may be reconciled at the same time
+            live = live_incident or next(filter(_is_live, known), None)
+            handler = live.gang if live is not None else present
+            if handler != gang_id:
+                self._store.changed(handler)
+                return None
+            gang_id = present
         if found is not None:
             pods = tuple(pod for pod in pods if pod.pod.uid not in found.strays)
         named = self._contexts.policy(gang_id, pods, live_incident)
@@ -346,6 +336,25 @@ class GangReconciler:
         )
         self._telemetry.publish(incident, before, status)
         return incident
+
+
+def _is_live(incident: Incident) -> bool:
+    """True while something may follow from an incident."""
+    if incident.is_leaving:
+        return False
+    return incident.status is None or not incident.status.phase.is_over
+
+
+def _spans(incidents: list[Incident]) -> list[tuple[float, float]]:
+    """First and last moment of each incident that has a status; unix seconds."""
+    return [
+        (
+            incident.created_s if status.since_s is None else status.since_s,
+            max(incident.created_s, status.last_s),
+        )
+        for incident in incidents
+        if (status := incident.status) is not None
+    ]
 
 
 def _is_awaited(status: Status) -> bool:

@@ -37,14 +37,19 @@ class Cluster:
         )
         self.store.bad = pytest.fail
         self.written: list[Status] = []
+        self.gang = KEY
+        """Gang of the present run."""
         pods = tuple(GangPod(pod(number)) for number in range(4))
         switch = SuspendSwitch("batch/v1", "jobs", "j", ("spec", "suspend"), False, "1", True, None)
-        found = FoundOwner(TopOwner(REF, restarts().find("batch/v1", "Job"), switch, armed=armed))
+        top = TopOwner(REF, restarts().find("batch/v1", "Job"), switch, armed=armed)
+        self.found = FoundOwner(top)
         owners: Any = SimpleNamespace(
-            of_pods=lambda *_: found, of_ref=lambda *_: found, published=lambda _: {}
+            of_pods=lambda *_: self.found, of_ref=lambda *_: self.found, published=lambda _: {}
         )
         gangs: Any = SimpleNamespace(
-            pods=lambda _: pods, shown=lambda _: pods, forget=lambda _: None
+            pods=lambda gang_id: pods if gang_id == self.gang else (),
+            shown=lambda gang_id: pods if gang_id == self.gang else (),
+            forget=lambda _: None,
         )
         writer: Any = SimpleNamespace(
             create=self._create, status=self._status, guard=lambda *_: None, perform=pytest.fail
@@ -55,7 +60,7 @@ class Cluster:
 
     def _create(self, incident: Incident) -> dict[str, Any]:
         raw = incident_object(incident)
-        raw["metadata"] |= {"uid": "iu", "resourceVersion": "1"}
+        raw["metadata"] |= {"uid": f"uid-{incident.name}", "resourceVersion": "1"}
         return raw
 
     def _status(self, incident: Incident, status: Status) -> dict[str, Any]:
