@@ -44,8 +44,11 @@ class Breaker:
     def gates(self, uid: str, namespace: str) -> ClusterLimits:
         """What the other jobs leave for this one."""
         limits, now_s = self._limits, self._store.wall()
+        # a later moment than now: the clock was set back since
         self._reserved = {
-            text: at for text, at in self._reserved.items() if now_s - at[0] < RESERVED_S
+            text: (min(at_s, now_s), where)
+            for text, (at_s, where) in self._reserved.items()
+            if now_s - at_s < RESERVED_S
         }
         acting = self._store.acting(limits.window_s) | {
             text: where for text, (_, where) in self._reserved.items()

@@ -47,6 +47,15 @@ class GangMemo:
     run_gang: GangId | None = None
     """Gang of the last run, for a job whose runs are different gangs; None until known."""
 
+    def begin_pass(self, now_s: float) -> None:
+        """Let what is remembered of a later moment count from now: the clock was set back since."""
+        self.since_s, self.calm_s = min(self.since_s, now_s), min(self.calm_s, now_s)
+        if self.explained_s is not None:
+            self.explained_s = min(self.explained_s, now_s)
+        self.called = {call: min(at_s, now_s) for call, at_s in self.called.items()}
+        if self.found is not None:
+            self.found = min(self.found[0], now_s), self.found[1]
+
     def remember(
         self, gang_verdict: GangVerdict | None, now_s: float, policy: Policy
     ) -> GangVerdict | None:

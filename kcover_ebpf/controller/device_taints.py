@@ -109,7 +109,7 @@ class DeviceTaints:
     def refresh(self, now_s: float) -> None:
         """List our rules unless the last list is recent and newer than our last write; raises `ApiError`."""
         with self._lock:
-            if self._listed_s is None or now_s - self._listed_s > TAINTS_LISTED_S:
+            if self._listed_s is None or abs(now_s - self._listed_s) > TAINTS_LISTED_S:
                 self._rules = self._list()
                 self._listed_s = now_s
 

@@ -79,6 +79,7 @@ class GangReconciler:
         known = self._store.of_gang(gang_id)
         live_incident = next(filter(_is_live, known), None)
         memory = self._memory.setdefault(gang_id, GangMemo())
+        memory.begin_pass(self.wall())
         if live_incident is None and not self._contexts.is_suspected(gang_id, self._gangs.pods):
             self._record_unreported(gang_id, known)
             if memory.calm_s and self.wall() - memory.calm_s < IDLE_WATCHED_S:
@@ -130,7 +131,7 @@ class GangReconciler:
         if not self._deciding or status is None or _is_awaited(status):
             return False
         began_s = status.at(Phase.SHUTTING_DOWN)
-        return began_s is not None and self.wall() - began_s < YIELD_S
+        return began_s is not None and 0.0 <= self.wall() - began_s < YIELD_S
 
     def _continue(
         self,

@@ -108,15 +108,13 @@ class KcoverEvents:
         """True if the namespace may cause another request: anyone who may write Events can write any number."""
         now_s = self._store.wall()
         for key in [
-            key
-            for key, trigger in list(self._store.triggers.items())
-            if now_s - trigger.at_s >= TRIGGER_S
+            key for key, trigger in list(self._store.triggers.items()) if trigger.is_over(now_s, ())
         ]:
             self._store.triggers.pop(key, None)
         self._asked = {
             text: kept
             for text, times in self._asked.items()
-            if (kept := [at_s for at_s in times if now_s - at_s < TRIGGER_S])
+            if (kept := [at_s for at_s in times if abs(now_s - at_s) < TRIGGER_S])
         }
         times = self._asked.setdefault(namespace, [])
         if len(times) >= TRIGGERS_OF_ONE:

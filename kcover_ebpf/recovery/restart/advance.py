@@ -36,7 +36,12 @@ from kcover_ebpf.recovery.restart.machine import (
     why_not_in_place,
 )
 from kcover_ebpf.recovery.restart.steps import Step, step_of
-from kcover_ebpf.tunables.recovery import LOGS_AGAIN_S, PODS_CHECKED_S, RECOVERED_UNSEEN_S
+from kcover_ebpf.tunables.recovery import (
+    CLOCKS_APART_S,
+    LOGS_AGAIN_S,
+    PODS_CHECKED_S,
+    RECOVERED_UNSEEN_S,
+)
 
 HANDLERS: Mapping[Step, Callable[[RestartContext], Transition]] = {
     Step.SAVE: saving.wait,
@@ -67,6 +72,8 @@ _DOWN = frozenset({Step.KILL, Step.PAUSE, Step.RELEASE, Step.RETURN})
 
 def advance(context: RestartContext) -> Transition:
     """The next transition of an incident in phase ShuttingDown or Recovering."""
+    if context.elapsed_s < -CLOCKS_APART_S:
+        return Transition(_begun_now(context))
     noted = repeated_crash.with_logs(context.status, context.world)
     if noted is not context.status:
         return Transition(noted)
@@ -78,6 +85,17 @@ def advance(context: RestartContext) -> Transition:
         return transition
     status = with_bundles(transition.status, context)
     return dataclasses.replace(transition, status=_account(status, context.world.now_s))
+
+
+def _begun_now(context: RestartContext) -> Status:
+    """The status of a step that began in the future: the clock was set back since, and the step counts from now.
+
+    A pause of a suspended job would last as much longer as the clock was wrong.
+    """
+    now_s, detail = context.world.now_s, context.detail
+    kept = context.keep(dataclasses.replace(detail, returned_s=min(detail.returned_s, now_s)))
+    action = dataclasses.replace(kept, started_s=now_s)
+    return dataclasses.replace(context.status, action=action)
 
 
 def _given_up(context: RestartContext) -> Transition | None:

@@ -57,8 +57,11 @@ class Trigger:
     """The restart that a person asks for; None if a program reports a fault."""
 
     def is_over(self, now_s: float, incidents: Iterable[Incident]) -> bool:
-        """True once it is too old, or the restart that it asks for has begun. `incidents`: those of the gang."""
-        if now_s - self.at_s >= TRIGGER_S:
+        """True once it is too old, or the restart that it asks for has begun. `incidents`: those of the gang.
+
+        The age of one from the future is not known: the clock was set back since.
+        """
+        if not -CLOCKS_APART_S <= now_s - self.at_s < TRIGGER_S:
             return True
         return self.demand is not None and is_spent(self.demand, incidents)
 

@@ -104,6 +104,16 @@ def test_context_builder__an_event_about_an_earlier_job_says_nothing_about_the_n
     assert (len(cluster.statuses), len(cluster.store.triggers)) == (opened, opened)
 
 
+def test_gang_memo__moments_of_a_clock_that_was_set_back_count_from_now() -> None:
+    memo = GangMemo(since_s=NOW_S, calm_s=NOW_S, explained_s=NOW_S, called={"call": NOW_S})
+    memo.found = NOW_S, None
+    memo.begin_pass(NOW_S + 1.0)
+    assert (memo.since_s, memo.calm_s, memo.explained_s) == (NOW_S,) * 3
+    memo.begin_pass(NOW_S - 60.0)
+    assert (memo.since_s, memo.calm_s, memo.explained_s) == (NOW_S - 60.0,) * 3
+    assert (memo.called, memo.found) == ({"call": NOW_S - 60.0}, (NOW_S - 60.0, None))
+
+
 def connected(number: int):
     ends = Endpoint(f"10.0.0.{number // 2}", 40_000), Endpoint("10.0.0.9", 1)
     return rank(number, sockets=(SocketSnapshot(*ends, "ESTABLISHED"),))

@@ -133,3 +133,13 @@ def test_gang_reconciler__an_incident_of_a_job_is_opened_by_the_gang_of_its_pres
     cluster.jobs.reconcile(cluster.gang)
     (opened,) = cluster.store.incidents.values()
     assert opened.gang == cluster.gang
+
+
+def test_gang_reconciler__a_recovery_is_seen_although_the_clock_was_set_back() -> None:
+    cluster = Cluster(armed=True)
+    returned(cluster)
+    cluster.now_s -= 3600.0
+    cluster.run(3, *MOVES)
+    status = cluster.store.incidents["ns", "old"].status
+    assert status is not None
+    assert status.phase is Phase.RECOVERED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,15 @@ from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
 from kcover_ebpf.controller.owners import FoundOwner
-from kcover_ebpf.recovery.restart.context import Call, DeleteAll, GangPod, SuspendSwitch, TopOwner
+from kcover_ebpf.errors import Conflict
+from kcover_ebpf.recovery.restart.context import (
+    Call,
+    DeleteAll,
+    GangPod,
+    SuspendSwitch,
+    Suspension,
+    TopOwner,
+)
 from kcover_ebpf.recovery.restart.machine import Transition
 from kcover_ebpf.recovery.restart.methods import restarts
 
@@ -192,6 +201,62 @@ def test_gang_reconciler__the_pods_of_a_job_whose_runs_are_other_gangs_are_those
 
 def ready(pod: GangPod) -> GangPod:
     return replace(pod, pod=replace(pod.pod, ready=True, created_s=START_S + 5))
+
+
+@pytest.mark.parametrize("back_s", [0.0, 3600.0])
+def test_gang_reconciler__a_clock_that_is_set_back_keeps_no_job_suspended(back_s: float) -> None:
+    world = World(took_s=0.0)
+    (known,) = world.store.of_gang(KEY)
+    action = RestartAction(RestartMethod.REPLACE, "Pause", 1, START_S, "x", {"pause": "20"})
+    status = Status(Phase.OPEN, action=action).enter(Phase.SHUTTING_DOWN, START_S, "replace")
+    world.store.put(replace(known, status=status))
+    world.jobs._gangs = SimpleNamespace(pods=lambda _: ())  # type: ignore[assignment]
+    world.writer.status = lambda *_: {}
+    version = 1
+
+    def perform(namespace: str, call: Call, mark: str) -> None:
+        assert isinstance(call, Suspension)
+        if call.target.resource_version != str(version):
+            raise Conflict("the job was modified")
+        world.calls.append(call)
+
+    world.writer.perform = perform
+    world.jobs.reconcile(KEY)
+    world.now_s -= back_s
+    version += 1
+    target = world.found.top.target
+    assert target is not None
+    changed = replace(target, resource_version=str(version))
+    world.found = replace(world.found, top=replace(world.found.top, target=changed))
+    for _ in range(30):
+        world.now_s += 1.0
+        with suppress(Conflict):
+            world.jobs.reconcile(KEY)
+    assert world.calls
+    assert world.calls[0] == Suspension(changed, suspended=False)
+
+
+def test_gang_reconciler__a_refused_call_is_made_again_with_the_object_as_it_is_now() -> None:
+    world = World(took_s=0.0)
+    (known,) = world.store.of_gang(KEY)
+    action = RestartAction(RestartMethod.REPLACE, "Release", 1, START_S, "x", {})
+    status = Status(Phase.OPEN, action=action).enter(Phase.SHUTTING_DOWN, START_S, "replace")
+    world.store.put(replace(known, status=status))
+    refused = world.writer.perform
+
+    def perform(*_: object) -> None:
+        world.writer.perform = refused
+        raise Conflict("the job was modified")
+
+    world.writer.perform = perform
+    with pytest.raises(Conflict):
+        world.jobs.reconcile(KEY)
+    target = world.found.top.target
+    assert target is not None
+    changed = replace(target, resource_version="2")
+    world.found = replace(world.found, top=replace(world.found.top, target=changed))
+    world.jobs.reconcile(KEY)
+    assert world.calls == [Suspension(changed, suspended=False)]
 
 
 def test_object_cache__incidents_of_a_job_are_those_of_all_its_runs() -> None:

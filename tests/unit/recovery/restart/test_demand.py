@@ -15,6 +15,7 @@ from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, Certainty, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart import guards
 from kcover_ebpf.recovery.restart.demand import RestartDemand, Trigger, demanded, is_spent
+from kcover_ebpf.tunables.controller import TRIGGER_S
 from tests.unit.support.guard_inputs import ask, without_rule, world
 from tests.unit.support.report_builders import NOW_S, case, pod, rank, report
 
@@ -140,3 +141,13 @@ def test_trigger__is_about_the_run_that_it_was_written_for(
     said = Trigger(NOW_S, TRAINS, about)
     assert said.is_about(run, {"stray"}) is by_program
     assert replace(said, demand=DEMAND).is_about(run, {"stray"}) is by_person
+
+
+@pytest.mark.parametrize(
+    ("later_s", "is_over"),
+    [(0.0, False), (TRIGGER_S - 1.0, False), (TRIGGER_S, True), (-1.0, False), (-60.0, True)],
+)
+def test_trigger__is_over_once_it_is_old_or_its_age_is_not_known(
+    later_s: float, *, is_over: bool
+) -> None:
+    assert Trigger(NOW_S, TRAINS, "uid-0").is_over(NOW_S + later_s, ()) is is_over
