@@ -12,7 +12,9 @@ from kcover_ebpf.errors import CannotObserve, KcoverError
 _EXIT_INTERNAL = 70
 _EXIT_INTERRUPTED = 130
 # click 8.1 shows the help without an error
-_NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
+_NO_ARGUMENTS: type[click.ClickException] | tuple[()] = getattr(
+    click.exceptions, "NoArgsIsHelpError", ()
+)
 # glibc's dlopen, as Python's ImportError has it
 _NO_LIBRARY = ": cannot open shared object file"
 

@@ -17,7 +17,7 @@ from kcover_ebpf.api.incident import Incident
 from kcover_ebpf.archive.incident_archive import Archive, merged, packed, unpacked
 from kcover_ebpf.archive.manifest import MANIFEST, MissingPart, plain
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.errors import ApiError, CannotObserve, StoreError, UsageError
+from kcover_ebpf.errors import ApiError, CannotObserve, StoreError, Unreachable, UsageError
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.exec import Exec
 from kcover_ebpf.output import archives
@@ -170,10 +170,8 @@ def _received(client: ApiClient, kept: KeptBundle, agent_namespace: str | None) 
                 if received.take(_until(lines, end_s)):
                     return bytes(received.data)
                 why = running.refusal or running.said or "the connection was cut"
-        except ApiError as error:
-            # a refusal is final; a broken connection is retried
-            if error.exit_code != CannotObserve.exit_code:
-                raise
+        except Unreachable as error:
+            # a broken connection is retried; a refusal is final
             why = str(error)
         except UsageError as error:
             why = running.said.removeprefix("kcover-ebpf: ") or str(error)

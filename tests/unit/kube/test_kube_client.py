@@ -229,7 +229,7 @@ def test_connect__without_the_client_it_is_said_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
-    with pytest.raises(UsageError, match="pip install kubernetes"):
+    with pytest.raises(UsageError, match=r"kcover-ebpf\[kube\]"):
         connect()
 
 
