@@ -21,7 +21,7 @@ class SharedPolicies:
     ) -> None:
         """`on_bad`, `on_over`: as for `PolicyStore`; called while no other thread can read policies."""
         self._policies = PolicyStore(on_bad, on_over, observes_unread=True)
-        # a lock of its own: policies are decoded while it is held, and reports must not wait for that
+        # not the lock of the cache: policies are decoded while it is locked, and reports must not wait for that
         self._lock = threading.Lock()
 
     def set(self, api: Mapping[str, Any]) -> None:

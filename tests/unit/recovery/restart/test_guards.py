@@ -17,6 +17,7 @@ from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.silence_summary import SilenceSummary
 from kcover_ebpf.model.verdict import Cause, Certainty, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.recovery.restart.context import RestartInput
 from kcover_ebpf.recovery.restart.guards import (
     ClusterLimits,
     RestartRequest,
@@ -316,11 +317,16 @@ def test_decide__a_fault_that_only_grows_older_is_not_written_again() -> None:
     assert [after(3.3 + 0.1 * number) for number in range(5)] == [None] * 5
 
 
-def test_method_of__the_order_of_the_ways_of_a_policy_has_no_effect() -> None:
-    found = {RestartMethod.IN_PLACE: world(), RestartMethod.REPLACE: world(pods=without_rule())}
-    for method, restart_input in found.items():
-        requests = (
-            ask(restart_input, FaultPolicy(ways=ways))
-            for ways in permutations((RestartMethod.IN_PLACE, RestartMethod.REPLACE))
-        )
-        assert {method_of(request.context)[0] for request in requests} == {method}
+@pytest.mark.parametrize(
+    ("restart_input", "method"),
+    [
+        (world(), RestartMethod.IN_PLACE),
+        (world(pods=without_rule()), RestartMethod.REPLACE),
+    ],
+)
+def test_method_of__the_order_of_the_list_has_no_effect(
+    restart_input: RestartInput, method: RestartMethod
+) -> None:
+    orders = permutations((RestartMethod.IN_PLACE, RestartMethod.REPLACE))
+    requests = [ask(restart_input, FaultPolicy(ways=order)) for order in orders]
+    assert [method_of(request.context)[0] for request in requests] == [method, method]
