@@ -147,9 +147,8 @@ class GangReconciler:
         if found is not None and found.top.has_gang_a_run:
             present, pods, known = self._present(gang_id, found.top, pods, memo)
             # a job has one live incident at a time, and its gangs may be reconciled at the same time
-            live = live_incident or next(filter(_is_live, known), None)
-            handler = live.gang if live is not None else present
-            if handler != gang_id:
+            handler = next((one.gang for one in known if _is_live(one)), present)
+            if live_incident is None and handler != gang_id:
                 self._store.changed(handler)
                 return None
             gang_id = present

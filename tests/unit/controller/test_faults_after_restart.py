@@ -59,7 +59,7 @@ def is_over(incident: Incident) -> bool:
 
 
 @pytest.mark.parametrize("after_s", [-5.0, 5.0])
-def test_gang_reconciler__a_rank_that_hangs_before_the_last_pod_is_ready_is_acted_on(
+def test_faults_after_restart__a_rank_that_hangs_before_the_last_pod_is_ready_is_acted_on(
     after_s: float,
 ) -> None:
     cluster = Cluster(armed=True)
@@ -74,7 +74,7 @@ def test_gang_reconciler__a_rank_that_hangs_before_the_last_pod_is_ready_is_acte
 
 
 @pytest.mark.parametrize("before_s", [2.0, -2.0])
-def test_gang_reconciler__a_rank_that_hangs_just_before_its_recovery_is_written_is_acted_on(
+def test_faults_after_restart__a_rank_that_hangs_just_before_its_recovery_is_written_is_acted_on(
     before_s: float,
 ) -> None:
     cluster = Cluster(armed=True)
@@ -92,7 +92,7 @@ def test_gang_reconciler__a_rank_that_hangs_just_before_its_recovery_is_written_
 
 
 @pytest.mark.parametrize("is_next_first", [True, False])
-def test_gang_reconciler__a_job_whose_runs_are_other_gangs_has_one_live_incident_at_a_time(
+def test_faults_after_restart__a_job_whose_runs_are_other_gangs_has_one_live_incident_at_a_time(
     *, is_next_first: bool
 ) -> None:
     """A RayJob that is resumed makes a RayCluster of another name."""
@@ -114,13 +114,15 @@ def test_gang_reconciler__a_job_whose_runs_are_other_gangs_has_one_live_incident
             live = [one for one in cluster.store.incidents.values() if not is_over(one)]
             assert len(live) <= 1
     assert [name for _, name in cluster.store.incidents] == ["old"]
-    assert KEY in changed, "the gang of its incident is told"
+    assert KEY in changed, "the gang of its incident is reconciled"
     status = cluster.store.incidents["ns", "old"].status
     assert status is not None
     assert any("again before any progress" in (line.text or "") for line in status.timeline)
 
 
-def test_gang_reconciler__an_incident_of_a_job_is_opened_by_the_gang_of_its_present_run() -> None:
+def test_faults_after_restart__an_incident_of_a_job_is_opened_by_the_gang_of_its_present_run() -> (
+    None
+):
     cluster, labels = Cluster(armed=True), {"ray.io/cluster": "j-2"}
     top = replace(cluster.found.top, has_gang_a_run=True, gang=labels)
     cluster.found, cluster.gang = replace(cluster.found, top=top), GangId.of("ns", labels)
@@ -135,7 +137,7 @@ def test_gang_reconciler__an_incident_of_a_job_is_opened_by_the_gang_of_its_pres
     assert opened.gang == cluster.gang
 
 
-def test_gang_reconciler__a_recovery_is_seen_although_the_clock_was_set_back() -> None:
+def test_faults_after_restart__a_recovery_is_seen_although_the_clock_was_set_back() -> None:
     cluster = Cluster(armed=True)
     returned(cluster)
     cluster.now_s -= 3600.0

@@ -10,7 +10,9 @@ from tests.unit.support.reporting_job import KEY, MOVES, SUSPECTED, Cluster
 
 
 @pytest.mark.parametrize("armed", [True, False])
-def test_gang_reconciler__a_suspicion_is_an_incident_until_the_job_moves(*, armed: bool) -> None:
+def test_suspected_incidents__a_suspicion_is_an_incident_until_the_job_moves(
+    *, armed: bool
+) -> None:
     cluster = Cluster(armed=armed)
     seen = cluster.run(60, *SUSPECTED)
     assert seen is not None
@@ -37,7 +39,7 @@ def test_gang_reconciler__a_suspicion_is_an_incident_until_the_job_moves(*, arme
     assert over.status.restarts == ()
 
 
-def test_gang_reconciler__a_new_leader_closes_nothing_before_its_nodes_have_spoken() -> None:
+def test_suspected_incidents__a_new_leader_closes_nothing_before_its_nodes_have_spoken() -> None:
     cluster = Cluster(armed=True)
     assert cluster.run(30, *SUSPECTED) is not None
     cluster.jobs._memory.clear()

@@ -20,7 +20,7 @@ STARTED_S = NOW_S - 60.0
 HANG, END = VerdictKind.HUNG, VerdictKind.CRASHED
 OWN = Culprit(rank=1, pid=100, pod_uid=pod(1).uid, node="b")
 GONE = replace(OWN, pod_uid="of-the-old-run")
-NOBODY = Culprit(pod_uid=pod(1).uid, node="b")
+OF_EVENT = Culprit(pod_uid=pod(1).uid, node="b")
 
 
 def restarted(spoke_s: float = NOW_S - 1.0) -> RestartInput:
@@ -45,13 +45,13 @@ def fault(kind: VerdictKind, since_s: float, culprit: Culprit | None = OWN) -> G
         pytest.param(HANG, RETURNED_S + 1.0, OWN, True, id="after the return"),
         pytest.param(END, RETURNED_S + 1.0, GONE, True, id="the end of a pod that was deleted"),
         pytest.param(HANG, RETURNED_S - 5.0, OWN, True, id="while other pods start"),
-        pytest.param(HANG, RETURNED_S - 5.0, None, True, id="of nobody in particular"),
+        pytest.param(HANG, RETURNED_S - 5.0, None, True, id="of an unknown rank"),
         pytest.param(HANG, STARTED_S - 9.0, OWN, False, id="before the start: a port that is down"),
         pytest.param(HANG, RETURNED_S - 5.0, GONE, False, id="of an old pod"),
         pytest.param(END, RETURNED_S - 5.0, OWN, True, id="of a process, while other pods start"),
         pytest.param(END, STARTED_S + 1.0, OWN, False, id="the clock of a kubelet may be slow"),
         pytest.param(END, STARTED_S - 1.0, OWN, False, id="the end of an old process"),
-        pytest.param(END, RETURNED_S - 5.0, NOBODY, False, id="an Event that was written late"),
+        pytest.param(END, RETURNED_S - 5.0, OF_EVENT, False, id="an Event that was written late"),
     ],
 )
 def test_is_of_new_run__a_fault_belongs_to_the_ranks_that_have_it(
