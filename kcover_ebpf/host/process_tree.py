@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kcover_ebpf.errors import UsageError
@@ -118,19 +119,20 @@ def ancestors(pid: int) -> set[int]:
     return chain
 
 
-class PidTarget:
-    """A process and its descendants, also those whose parent has died since the first pass."""
+class ProcessTree:
+    """Processes and their descendants, also those whose parent has died since it was known."""
 
-    def __init__(self, pid: int, name: str, exclude: frozenset[int] = frozenset()) -> None:
-        """`exclude`: the sensor's own processes; their descendants are not part of the job either."""
-        self.pid = pid
-        self.name = name
+    def __init__(self, root: int | None = None, exclude: frozenset[int] = frozenset()) -> None:
+        """`root`: the first process; None: those named by `follow`.
+
+        `exclude`: the sensor's own processes; their descendants are not part of the job either.
+        """
+        self._root = root
+        """Pid of a first process that no listing has shown yet. Later its number may belong to another process."""
         self._exclude = exclude
         self._seen: set[int] = set()
         self._members: dict[int, int] = {}
         """pid -> start_ticks; contains an excluded root too, so that its descendants are found."""
-        self._rooted = False
-        self._witness = Witness()
 
     def pids(self) -> set[int]:
         """The current members; each call lists /proc."""
@@ -141,13 +143,13 @@ class PidTarget:
         self._adopt({pid: stat for pid in fresh if (stat := read_stat(pid)) is not None})
         return self._members.keys() - self._exclude
 
-    def gone(self) -> bool:
-        """True when no member is left. One live member is enough to know, so most calls are cheap."""
-        if self._witness.lives:
-            return False
-        members = self.pids()
-        self._witness.hold(min(members, default=0))
-        return not members
+    def identities(self) -> dict[int, int]:
+        """The current members as pid -> start_ticks, for another process to `follow`; each call lists /proc."""
+        return {pid: self._members[pid] for pid in self.pids()}
+
+    def follow(self, identities: Mapping[int, int]) -> None:
+        """Take over processes that another one has known: pid -> start_ticks."""
+        self._members.update(identities)
 
     def _forget_dead(self) -> None:
         for pid, start_ticks in list(self._members.items()):
@@ -158,14 +160,34 @@ class PidTarget:
     def _adopt(self, fresh: dict[int, Stat]) -> None:
         children: dict[int, list[int]] = {}
         for pid, stat in fresh.items():
-            children.setdefault(stat.ppid, []).append(pid)
+            # An excluded child is the sensor itself, and its children are not part of the job.
+            if pid not in self._exclude:
+                children.setdefault(stat.ppid, []).append(pid)
         waiting = [pid for member in self._members for pid in children.get(member, ())]
-        if self.pid in fresh and not self._rooted:
-            self._rooted = True
-            waiting.append(self.pid)
+        if self._root is not None and self._root in fresh:
+            waiting.append(self._root)
+            self._root = None
         while waiting:
             pid = waiting.pop()
-            # An excluded child is the sensor itself, and its children are not part of the job.
-            if fresh[pid].alive and (pid == self.pid or pid not in self._exclude):
+            if fresh[pid].alive:
                 self._members[pid] = fresh[pid].start_ticks
                 waiting += children.get(pid, ())
+
+
+class PidTarget(ProcessTree):
+    """A process and its descendants, as the watched job."""
+
+    def __init__(self, pid: int, name: str, exclude: frozenset[int] = frozenset()) -> None:
+        """`exclude`: as for `ProcessTree`."""
+        super().__init__(pid, exclude)
+        self.pid = pid
+        self.name = name
+        self._witness = Witness()
+
+    def gone(self) -> bool:
+        """True when no member is left. One live member is enough to know, so most calls are cheap."""
+        if self._witness.lives:
+            return False
+        members = self.pids()
+        self._witness.hold(min(members, default=0))
+        return not members

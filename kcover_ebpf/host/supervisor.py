@@ -8,6 +8,7 @@ sensor's side of it.
 Orders, one JSON text per packet:
     {"do": "start"}
     {"do": "end", "ask": BOOL, "grace_s": S}
+    {"do": "follow", "processes": [[PID, START_TICKS], ...]}
     {"do": "kill"}
     {"do": "panel", "restore": TEXT}
 Reports:
@@ -41,6 +42,8 @@ from kcover_ebpf.tunables.host import (
     SUPERVISOR_POLL_STUCK_S,
 )
 
+PACKET_BYTES = 65536
+"""Bytes of the largest order or report."""
 GROUP_PREFIX = "kcover-run"
 """Prefix of the name of a job's control group; the pid of its sensor follows."""
 _IGNORED = (
@@ -70,10 +73,8 @@ class Charge:
     """Command of the job; empty when a running job is watched."""
     output_to_stderr: bool = False
     """Redirect the job's standard output to our standard error."""
-    watched_pid: int | None = None
-    """First process of a running job; None if there is a command."""
     watched_group: Path | None = None
-    """Control group of a running job; None if there is a command."""
+    """Control group of a running job; None if there is a command, or the sensor names the processes."""
 
 
 def keep(charge: Charge, sensor: socket.socket) -> None:
@@ -118,13 +119,11 @@ class _Supervisor:
 
     def _choose_target(self) -> Killable:
         ours = frozenset({os.getpid(), os.getppid()})
-        if self._charge.watched_pid is not None:
-            return process_tree.PidTarget(self._charge.watched_pid, "job", ours)
         if (group := self.group or self._charge.watched_group) is not None:
             return cgroups.CgroupTarget(group, "job", ours)
-        # The job has no control group. As subreaper we adopt its orphans, so our descendants are
-        # the job.
-        return process_tree.PidTarget(os.getpid(), "job", ours)
+        # A job that we start has no control group: as subreaper we adopt its orphans, so our descendants are
+        # the job. Of a running job the sensor, which has watched it, names the processes.
+        return process_tree.ProcessTree(os.getpid() if self._charge.argv else None, ours)
 
     def serve(self) -> None:
         self._report({"is": "ready", "group": str(self.group) if self.group else None})
@@ -161,7 +160,7 @@ class _Supervisor:
         if self._sensor is None:
             return None
         try:
-            packet = self._sensor.recv(65536)
+            packet = self._sensor.recv(PACKET_BYTES)
         except OSError:
             return None
         return json.loads(packet) if packet else None
@@ -180,6 +179,10 @@ class _Supervisor:
                     terminate.ask_to_end(self._target.pids)
                 self._ending = True
                 self._kill_at = time.monotonic() + order["grace_s"]
+            case "follow":
+                # a control group lists its processes itself
+                if isinstance(self._target, process_tree.ProcessTree):
+                    self._target.follow(dict(order["processes"]))
             case "kill":
                 self._kill()
             case "panel":

@@ -12,6 +12,7 @@ import select
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from kcover_ebpf.errors import ActionError, UsageError
 from kcover_ebpf.host import supervisor
 from kcover_ebpf.host.supervisor import Charge
 from kcover_ebpf.tunables.host import SUPERVISOR_ANSWER_S, SUPERVISOR_CLOSE_S
+
+_NAMED_AT_ONCE = 1024
+"""Processes in one order: each takes 30 bytes at most of a packet's `PACKET_BYTES`."""
 
 
 class Supervisor:
@@ -79,6 +83,15 @@ class Supervisor:
         with contextlib.suppress(ActionError):
             self._order({"do": "end", "ask": ask, "grace_s": grace_s})
 
+    def follow(self, identities: Mapping[int, int]) -> None:
+        """Name processes (pid -> start_ticks) that the next orders are about, beside those that it knows itself.
+
+        `ActionError` if the supervisor is lost.
+        """
+        processes = list(identities.items())
+        for begin in range(0, len(processes), _NAMED_AT_ONCE):
+            self._order({"do": "follow", "processes": processes[begin : begin + _NAMED_AT_ONCE]})
+
     def kill(self) -> None:
         """Stop all processes of the job, then kill them; does not wait."""
         with contextlib.suppress(ActionError):
@@ -127,7 +140,7 @@ class Supervisor:
 
     def _receive(self) -> dict[str, Any] | None:
         try:
-            packet = self._channel.recv(65536)
+            packet = self._channel.recv(supervisor.PACKET_BYTES)
         except ConnectionResetError:
             packet = b""
         if not packet:

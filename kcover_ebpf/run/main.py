@@ -102,7 +102,7 @@ class _Run:
         may_end = plan.settings.act in (Act.SHUTDOWN, Act.RESTART)
         if not plan.argv and not may_end and not self._is_live:
             return None
-        supervisor = Supervisor.fork(Charge(plan.argv, plan.json, plan.pid, plan.cgroup))
+        supervisor = Supervisor.fork(Charge(plan.argv, plan.json, plan.cgroup))
         self._stack.callback(supervisor.close)
         return supervisor
 

@@ -18,7 +18,7 @@ from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.errors import ActionError, CannotObserve
 from kcover_ebpf.facts.logs import LogSeen
-from kcover_ebpf.host.process_tree import Witness
+from kcover_ebpf.host.process_tree import ProcessTree, Witness
 from kcover_ebpf.host.supervisor_client import Supervisor
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.run import outcome
@@ -250,7 +250,7 @@ class Session:
         assert self._supervisor is not None
         self._announcer.hushed = True
         try:
-            text = _end_job(self._supervisor)
+            text = _end_job(self._supervisor, self._target)
         except ActionError as error:
             self._report_action(decision, str(error))
             self._outcome = outcome.shut_down(Reason.SHUTDOWN, str(error))
@@ -301,12 +301,16 @@ def _in_foreground() -> bool:
         os.close(terminal)
 
 
-def _end_job(supervisor: Supervisor) -> str:
+def _end_job(supervisor: Supervisor, target: Target) -> str:
     """Stop all processes of the job, then kill them at once; returns a description of the result.
+
+    The supervisor gets a tree as we have followed it: from its root alone nobody finds it once the root has ended.
 
     Raises `ActionError` if processes remain that do not die, or the supervisor is lost.
     """
     begin_s = time.monotonic()
+    if isinstance(target, ProcessTree):
+        supervisor.follow(target.identities())
     left = supervisor.kill_and_wait()
     took_s = time.monotonic() - begin_s
     if left:

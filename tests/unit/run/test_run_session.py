@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +13,7 @@ from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.errors import ActionError, CannotObserve
 from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.host.process_tree import ProcessTree
 from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.run import session as module
 from kcover_ebpf.run.options import RunOptions
@@ -20,6 +21,7 @@ from kcover_ebpf.run.outcome import Outcome, Reason
 from kcover_ebpf.run.session import Session
 from kcover_ebpf.run.sinks import Announcer, Sink
 from kcover_ebpf.settings import Act, Policy, Settings
+from tests.unit.support.children import start_ticks_of
 
 HUNG = Verdict(VerdictKind.HUNG, Cause.STOPPED, 103.5, 100.0, job="j", incident="j-1")
 
@@ -71,6 +73,9 @@ class FakeSupervisor:
         self.orders.append("start")
         self.job_code = None
         return os.getpid()
+
+    def follow(self, identities: Mapping[int, int]) -> None:
+        self.orders.append(f"follow {sorted(identities)}")
 
     def end(self, grace_s: float, *, ask: bool = True) -> None:
         self.orders.append(f"end {grace_s:g}")
@@ -192,6 +197,16 @@ def test_session__shutdown(live: Any, supervisor: FakeSupervisor) -> None:
     assert (ended.reason, ended.exit_code) == (Reason.SHUTDOWN, 75)
     assert [act for act, _ in notes.actions] == [Act.SNAPSHOT, Act.SHUTDOWN]
     assert supervisor.orders == ["kill"]
+
+
+def test_session__whoever_ends_a_process_tree_is_told_its_members(
+    live: Any, supervisor: FakeSupervisor
+) -> None:
+    session, _ = live(decide(Act.SHUTDOWN), owns=False)
+    session._target = ProcessTree()
+    session._target.follow({os.getpid(): start_ticks_of(os.getpid())})
+    assert session.run().exit_code == 75
+    assert supervisor.orders == [f"follow {[os.getpid()]}", "kill"]
 
 
 def test_session__a_job_that_ended_before_its_shutdown_keeps_its_code(

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kcover_ebpf.facts.host import ReadingRequest
+from kcover_ebpf.host.process_tree import read_stat
 from kcover_ebpf.host.procfs import boottime_ns
 from kcover_ebpf.ids import Pid, Tid
 
@@ -39,6 +40,13 @@ def child_in(
             yield ReadingRequest(Pid(child.pid), Tid(child.pid), since_ns)
         finally:
             child.kill()
+
+
+def start_ticks_of(pid: int) -> int:
+    """Start of a process that exists, in clock ticks since boot."""
+    stat = read_stat(pid)
+    assert stat is not None
+    return stat.start_ticks
 
 
 def _until_asleep(pid: int) -> None:

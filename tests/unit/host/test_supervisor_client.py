@@ -1,0 +1,59 @@
+"""The supervisor of a real, tiny job; a whole run is in tests/kernel."""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kcover_ebpf.host.process_tree import PidTarget, is_same_alive
+from kcover_ebpf.host.supervisor import Charge
+from kcover_ebpf.host.supervisor_client import Supervisor
+from tests.unit.support.children import start_ticks_of
+from tests.waiting import until
+
+
+@contextmanager
+def supervisor_of(charge: Charge) -> Iterator[Supervisor]:
+    made = Supervisor.fork(charge)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_supervisor__kills_the_orphans_of_a_watched_process_that_has_ended() -> None:
+    with (
+        subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60 & wait"]) as job,
+        supervisor_of(Charge()) as supervisor,
+    ):
+        target = PidTarget(job.pid, "job")
+        until(lambda: len(target.pids()) == 3, "both children")
+        orphans = {pid: ticks for pid, ticks in target.identities().items() if pid != job.pid}
+        job.kill()
+        job.wait()
+        assert target.identities() == orphans
+        supervisor.follow(orphans)
+        assert supervisor.kill_and_wait() == ()
+        assert not any(is_same_alive(pid, ticks) for pid, ticks in orphans.items())
+
+
+def test_supervisor__a_process_with_a_reused_number_is_not_killed() -> None:
+    with (
+        subprocess.Popen(["sleep", "60"]) as stranger,
+        supervisor_of(Charge()) as supervisor,
+    ):
+        supervisor.follow({stranger.pid: start_ticks_of(stranger.pid) - 1})
+        assert supervisor.kill_and_wait() == ()
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+def test_supervisor__more_processes_than_one_packet_holds() -> None:
+    with (
+        subprocess.Popen(["sleep", "60"]) as last,
+        supervisor_of(Charge()) as supervisor,
+    ):
+        gone = dict.fromkeys(range(2**22, 2**22 + 5000), 2**40)
+        supervisor.follow(gone | {last.pid: start_ticks_of(last.pid)})
+        assert supervisor.kill_and_wait() == ()
+        assert last.wait(10) == -signal.SIGKILL
