@@ -8,6 +8,7 @@ sensor's side of it.
 Orders, one JSON text per packet:
     {"do": "start"}
     {"do": "end", "ask": BOOL, "grace_s": S}
+    {"do": "signal", "number": N}
     {"do": "follow", "processes": [[PID, START_TICKS], ...]}
     {"do": "kill"}
     {"do": "panel", "restore": TEXT}
@@ -46,7 +47,10 @@ PACKET_BYTES = 65536
 """Bytes of the largest order or report."""
 GROUP_PREFIX = "kcover-run"
 """Prefix of the name of a job's control group; the pid of its sensor follows."""
+FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals for the job: schedulers announce with them that its time is nearly over."""
 _IGNORED = (
+    *FORWARDED,
     signal.SIGINT,
     signal.SIGTERM,
     signal.SIGHUP,
@@ -179,6 +183,8 @@ class _Supervisor:
                     terminate.ask_to_end(self._target.pids)
                 self._ending = True
                 self._kill_at = time.monotonic() + order["grace_s"]
+            case "signal":
+                self._forward(order["number"])
             case "follow":
                 # a control group lists its processes itself
                 if isinstance(self._target, process_tree.ProcessTree):
@@ -215,6 +221,13 @@ class _Supervisor:
         for number, action in self._signals.items():
             ignored = action is signal.SIG_IGN
             signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
+
+    def _forward(self, number: int) -> None:
+        """Send a signal to the job's first process, as if it had been started in the sensor's place."""
+        if (
+            self._main is not None and self._code is None
+        ):  # not reaped yet, so the pid is still its own
+            os.kill(self._main, number)
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):

@@ -92,6 +92,11 @@ class Supervisor:
         for begin in range(0, len(processes), _NAMED_AT_ONCE):
             self._order({"do": "follow", "processes": processes[begin : begin + _NAMED_AT_ONCE]})
 
+    def forward(self, number: int) -> None:
+        """Send a signal to the first process of a job that we started; none if it has ended."""
+        with contextlib.suppress(ActionError):
+            self._order({"do": "signal", "number": number})
+
     def kill(self) -> None:
         """Stop all processes of the job, then kill them; does not wait."""
         with contextlib.suppress(ActionError):

@@ -19,6 +19,7 @@ from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.errors import ActionError, CannotObserve
 from kcover_ebpf.facts.logs import LogSeen
 from kcover_ebpf.host.process_tree import ProcessTree, Witness
+from kcover_ebpf.host.supervisor import FORWARDED
 from kcover_ebpf.host.supervisor_client import Supervisor
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.run import outcome
@@ -33,7 +34,7 @@ from kcover_ebpf.watching.loop import Sensor, Target
 if TYPE_CHECKING:
     from kcover_ebpf.run.job_log import JobLog
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Session:
@@ -75,10 +76,11 @@ class Session:
         return self._sensor.job
 
     def catch_signals(self) -> None:
-        """Have signals end the job from now on; those ignored when we were started (nohup) stay ignored."""
-        for number in _SIGNALS:
+        """Have signals end or reach the job from now on; those ignored when we were started (nohup) stay ignored."""
+        actions = dict.fromkeys(_ENDING, self._on_signal) | dict.fromkeys(FORWARDED, self._forward)
+        for number, action in actions.items():
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._on_signal)
+                signal.signal(number, action)
 
     def run(self) -> Outcome:
         """Watch until the end; the job must have been started."""
@@ -138,6 +140,11 @@ class Session:
     def _wait_for_news(self, timeout_s: float) -> None:
         if self._supervisor is not None and not self._supervisor.lost:
             select.select([self._supervisor], [], [], timeout_s)
+
+    def _forward(self, number: int, _frame: FrameType | None) -> None:
+        # a job that is merely watched gets its signals from whoever started it
+        if self._owns_job and self._supervisor is not None:
+            self._supervisor.forward(number)
 
     # ---- ending
 

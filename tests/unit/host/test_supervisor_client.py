@@ -1,9 +1,11 @@
 """The supervisor of a real, tiny job; a whole run is in tests/kernel."""
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from kcover_ebpf.host.process_tree import PidTarget, is_same_alive
 from kcover_ebpf.host.supervisor import Charge
@@ -57,3 +59,24 @@ def test_supervisor__more_processes_than_one_packet_holds() -> None:
         supervisor.follow(gone | {last.pid: start_ticks_of(last.pid)})
         assert supervisor.kill_and_wait() == ()
         assert last.wait(10) == -signal.SIGKILL
+
+
+def test_supervisor__a_schedulers_warning_is_the_jobs_to_handle(tmp_path: Path) -> None:
+    ready, script = tmp_path / "ready", "trap 'exit 7' USR1; : > $0; while :; do sleep 0.02; done"
+    with supervisor_of(Charge(("sh", "-c", script, str(ready)))) as supervisor:
+        supervisor.start()
+        until(ready.exists, "the job to handle the signal")
+        os.kill(supervisor.pid, signal.SIGUSR1)  # sent to all processes of the run
+        supervisor.forward(signal.SIGUSR1)
+        until(lambda: supervisor.poll() or supervisor.lost or supervisor.job_code is not None)
+        assert (supervisor.lost, supervisor.job_code) == (False, 7)
+
+
+def test_supervisor__a_job_without_a_handler_ends_by_the_warning() -> None:
+    with supervisor_of(Charge(("sleep", "60"))) as supervisor:
+        supervisor.start()
+        supervisor.forward(signal.SIGUSR2)
+        until(lambda: supervisor.poll() or supervisor.job_code is not None)
+        assert supervisor.job_code == -signal.SIGUSR2
+        supervisor.forward(signal.SIGUSR2)  # to none
+        assert not supervisor.lost

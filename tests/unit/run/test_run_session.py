@@ -77,6 +77,9 @@ class FakeSupervisor:
     def follow(self, identities: Mapping[int, int]) -> None:
         self.orders.append(f"follow {sorted(identities)}")
 
+    def forward(self, number: int) -> None:
+        self.orders.append(f"forward {signal.Signals(number).name}")
+
     def end(self, grace_s: float, *, ask: bool = True) -> None:
         self.orders.append(f"end {grace_s:g}")
         self.job_code = -15
@@ -148,6 +151,16 @@ def supervisor() -> Iterator[FakeSupervisor]:
 
 
 @pytest.fixture
+def signals() -> Iterator[None]:
+    """Gives back the signals that a session catches."""
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    yield
+    for number, action in before.items():
+        if signal.getsignal(number) is not action:
+            signal.signal(number, action)
+
+
+@pytest.fixture
 def live(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, supervisor: FakeSupervisor
 ) -> Callable[..., tuple[Session, FakeSink]]:
@@ -157,7 +170,7 @@ def live(
     def make(*scripts: Script, owns: bool = True, **policy: Any) -> tuple[Session, FakeSink]:
         monkeypatch.setattr(FakeSensor, "scripts", list(scripts), raising=False)
         settings = Settings(policy=Policy(backoff_s=0.01, **policy))
-        target = SimpleNamespace(name="j", pids=lambda: {1})
+        target = SimpleNamespace(name="j", pids=lambda: {1}, gone=lambda: False)
         argv = ("train",) if owns else ()
         plan = RunOptions(settings, "j", argv=argv, snapshot_dir=tmp_path / "kept")
         notes = FakeSink()
@@ -280,6 +293,7 @@ def test_session__a_snapshot_that_cannot_be_written_stops_nothing(
     assert "cannot write the bundle" in notes.actions[0][1]
 
 
+@pytest.mark.usefixtures("signals")
 def test_session__after_a_signal_nothing_is_decided_any_more(
     live: Any, supervisor: FakeSupervisor
 ) -> None:
@@ -289,13 +303,25 @@ def test_session__after_a_signal_nothing_is_decided_any_more(
         watch(sensor, until)
 
     session, notes = live(interrupted)
-    before = {number: signal.getsignal(number) for number in module._SIGNALS}
-    try:
-        session.catch_signals()
-        ended = session.run()
-    finally:
-        for number, action in before.items():
-            signal.signal(number, action)
+    session.catch_signals()
+    ended = session.run()
     assert (ended.reason, ended.exit_code) == (Reason.SIGNAL, 143)
     assert supervisor.orders == ["end 5"]
     assert notes.actions == []
+
+
+@pytest.mark.usefixtures("signals")
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize("owns", [True, False])
+def test_session__a_schedulers_warning_reaches_our_job_and_ends_no_watch(
+    number: signal.Signals, owns: bool, live: Any, supervisor: FakeSupervisor
+) -> None:
+    def warned(sensor: FakeSensor, until: Callable[[], bool]) -> None:
+        os.kill(os.getpid(), number)
+        assert not until()
+        sensor.carry_out(Decision(Act.SHUTDOWN, "why", HUNG))
+
+    session, _ = live(warned, owns=owns)
+    session.catch_signals()
+    assert session.run().reason is Reason.SHUTDOWN
+    assert supervisor.orders == [f"forward {number.name}", "kill"][0 if owns else 1 :]
