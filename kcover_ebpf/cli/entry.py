@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -26,6 +27,7 @@ def call(
     message_of: Callable[[KcoverError], str] = str,
 ) -> int:
     """Run a command under its `name`; `message_of` formats our errors. `arguments` None: those of the process."""
+    _open_closed_streams()
     try:
         code = command.main(
             args=None if arguments is None else list(arguments),
@@ -51,6 +53,22 @@ def call(
 
         return _fail(name, f"internal error, please report it: {blame(error)}", _EXIT_INTERNAL)
     return code if isinstance(code, int) else 0
+
+
+def _open_closed_streams() -> None:
+    """Open /dev/null as each standard stream that was closed when we were started (`>&-`), for us and our children.
+
+    Otherwise the next file that we open gets its number, and is written to as if it were the stream.
+    """
+    for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+            os.set_inheritable(descriptor, True)
+        if getattr(sys, name) is None:
+            stream = open(descriptor, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - kept to the end
+            setattr(sys, name, stream)
 
 
 def _with_hint(error: click.ClickException) -> str:
