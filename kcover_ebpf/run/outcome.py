@@ -7,6 +7,7 @@ from enum import Enum
 
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.failures.exits import signal_name
+from kcover_ebpf.errors import ActionError, KcoverError
 from kcover_ebpf.settings import RestartBudget
 
 EXIT_SHUT_DOWN = 75
@@ -21,7 +22,7 @@ class Reason(Enum):
     SHUTDOWN = "shutdown"
     """We ended it on a verdict."""
     RESTARTS = "no_more_restarts"
-    """We ended it on a verdict, and may not restart it."""
+    """We ended it on a verdict, and may not or cannot restart it."""
     SIGNAL = "signal"
     """The user asked us to stop."""
     TIME = "time"
@@ -84,6 +85,17 @@ def lost() -> Outcome:
     return Outcome(
         Reason.LOST, 1, "the supervisor of the job was killed; the job continues unwatched"
     )
+
+
+def not_restarted(error: KcoverError) -> Outcome:
+    """We ended the job on a verdict, and its start failed.
+
+    Without an answer of the supervisor the job may run, so nobody may be invited to try it again.
+    """
+    text = f"not restarted: {error}"
+    if isinstance(error, ActionError):
+        return Outcome(Reason.LOST, 1, text)
+    return shut_down(Reason.RESTARTS, text)
 
 
 def refusal(budget: RestartBudget, earlier: int, *, made_progress: bool) -> str | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from kcover_ebpf.devices.watch import DeviceWatch
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.job import Job
-from kcover_ebpf.errors import ActionError, CannotObserve
+from kcover_ebpf.errors import ActionError, CannotObserve, KcoverError
 from kcover_ebpf.facts.logs import LogSeen
 from kcover_ebpf.host.process_tree import ProcessTree, Witness
 from kcover_ebpf.host.supervisor import FORWARDED
@@ -270,7 +270,7 @@ class Session:
             sink.on_action(decision, text)
 
     def _start_again(self) -> bool:
-        """Wait for the back-off, then start; False if the user ended the run meanwhile."""
+        """Wait for the back-off, then start; False if the run ends instead: by the user, its time or a failed start."""
         assert self._supervisor is not None
         due_s = time.monotonic() + (self._pause_s or 0.0)
         self._pause_s = None
@@ -283,7 +283,11 @@ class Session:
             time.sleep(min(left_s, 0.1))
         if self._log is not None:
             self._log.begin()
-        pid = self._supervisor.start()
+        try:
+            pid = self._supervisor.start()
+        except KcoverError as error:
+            self._outcome = outcome.not_restarted(error)
+            return False
         sensor, self._sensor = self._sensor, self._new_sensor()
         self._sensor.tracker = sensor.tracker  # incident numbers continue, and WORKING is reported
         self._sensor.job.remember(sensor.job.pace.memory)

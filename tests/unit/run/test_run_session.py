@@ -11,7 +11,7 @@ import pytest
 
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.job import Job
-from kcover_ebpf.errors import ActionError, CannotObserve
+from kcover_ebpf.errors import ActionError, CannotObserve, KcoverError, UsageError
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.host.process_tree import ProcessTree
 from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
@@ -53,6 +53,7 @@ class FakeSupervisor:
         self.lost = False
         self.orders: list[str] = []
         self.stuck: tuple[int, ...] = ()
+        self.start_error: KcoverError | None = None
         self._polls, self._end_code = polls, code
         self._reader, self._writer = os.pipe()
         os.write(self._writer, b"news")
@@ -71,6 +72,8 @@ class FakeSupervisor:
 
     def start(self) -> int:
         self.orders.append("start")
+        if self.start_error is not None:
+            raise self.start_error
         self.job_code = None
         return os.getpid()
 
@@ -259,6 +262,23 @@ def test_session__restart_keeps_the_count_of_incidents(
     assert supervisor.orders == ["kill", "start"]
     assert [start["restart"] for start in notes.starts] == [1]
     assert session.restart_count == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "code"),
+    [
+        (UsageError("cannot start the command: No such file"), Reason.RESTARTS, 75),
+        (ActionError("the supervisor does not answer"), Reason.LOST, 1),
+    ],
+)
+def test_session__a_restart_that_fails_ends_the_run_and_says_why(
+    error: KcoverError, reason: Reason, code: int, live: Any, supervisor: FakeSupervisor
+) -> None:
+    supervisor.start_error = error
+    session, notes = live(decide(Act.RESTART))
+    assert session.run() == Outcome(reason, code, f"not restarted: {error}")
+    assert supervisor.orders == ["kill", "start"]
+    assert notes.starts == []
 
 
 def test_session__the_restarted_job_has_the_memory_of_the_first_start(live: Any) -> None:
