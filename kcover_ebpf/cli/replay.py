@@ -9,8 +9,9 @@ import click
 
 from kcover_ebpf.cli.options import output_option
 from kcover_ebpf.errors import UsageError
+from kcover_ebpf.run.out import Out
 from kcover_ebpf.run.replay import Replay
-from kcover_ebpf.run.sinks import Announcer, JsonSink, Out, TextSink
+from kcover_ebpf.run.sinks import Announcer, JsonSink, TextSink
 from kcover_ebpf.tapes.reader import TapeReader
 
 _EXAMPLES = """

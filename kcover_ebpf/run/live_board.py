@@ -24,7 +24,7 @@ from kcover_ebpf.output.job_board import (
     cells_of,
     patience_of,
 )
-from kcover_ebpf.run.sinks import Out
+from kcover_ebpf.run.out import Out
 from kcover_ebpf.run.terminal_table import HEIGHT, LiveSink
 from kcover_ebpf.settings import Act
 

@@ -21,8 +21,9 @@ from kcover_ebpf.host.supervisor_client import Supervisor
 from kcover_ebpf.kernel import features
 from kcover_ebpf.run import terminal_table
 from kcover_ebpf.run.options import RunOptions
+from kcover_ebpf.run.out import Out, QueuedOut
 from kcover_ebpf.run.outcome import Outcome
-from kcover_ebpf.run.sinks import Announcer, JsonSink, Out, Sink, TextSink
+from kcover_ebpf.run.sinks import Announcer, JsonSink, Sink, TextSink
 from kcover_ebpf.settings import Act
 from kcover_ebpf.watching import start
 from kcover_ebpf.watching.start import FactSources
@@ -173,7 +174,8 @@ class _Run:
         return job_log
 
     def _make_announcer(self, supervisor: Supervisor | None, tape: Tape | None) -> Announcer:
-        out = Out(_STDOUT)
+        out = QueuedOut(_STDOUT)
+        self._stack.callback(out.close)
         more: list[Sink] = [] if tape is None else [tape]
         if self._plan.json:
             return Announcer([JsonSink(out), *more], wants_waits=False)

@@ -1,12 +1,10 @@
 """Sinks for what the sensor observes: JSON lines, plain text lines, and a memory of recent facts.
 
-The live table is in `run.terminal_table`, the metrics in `output.metrics`. A reader that goes away (a closed pipe)
-silences its sink and does no other harm.
+The live table is in `run.terminal_table`, the metrics in `output.metrics`.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,6 +14,7 @@ from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.facts.kernel import Fact, FatalSignal, ProcessExit
 from kcover_ebpf.model.verdict import Verdict, VerdictKind, WaitRow
 from kcover_ebpf.output import formatting
+from kcover_ebpf.run.out import Out
 
 if TYPE_CHECKING:
     from kcover_ebpf.api.incident import Moment
@@ -23,23 +22,6 @@ if TYPE_CHECKING:
 _RECENT_FACTS = 200
 _RECENT_MOMENTS = 64
 _MOMENT_LENGTH = 512
-
-
-class Out:
-    """A file descriptor for whole lines; silent after the first failed write."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self._broken = False
-
-    def write(self, text: str) -> None:
-        """Write all of it in one call if the reader keeps up, so that lines never mix."""
-        data = text.encode("utf-8", "backslashreplace")
-        while data and not self._broken:
-            try:
-                data = data[os.write(self.descriptor, data) :]
-            except OSError:  # EPIPE, EIO: it is no longer read
-                self._broken = True
 
 
 class Sink:
@@ -73,6 +55,10 @@ class JsonSink(Sink):
     def __init__(self, out: Out, clock: Callable[[], float] = time.time) -> None:
         """`clock`: unix seconds for events without a time of their own; a replay has another clock than ours."""
         self._out, self._clock = out, clock
+        out.notice = self._notice
+
+    def _notice(self, count: int) -> str:
+        return formatting.event_line("dropped", self._clock(), {"count": count}) + "\n"
 
     def _write(self, event: str, time_s: float, fields: dict[str, Any]) -> None:
         self._out.write(formatting.event_line(event, time_s, fields) + "\n")
@@ -115,14 +101,23 @@ class TextSink(Sink):
     def __init__(self, out: Out, clock: Callable[[], float] = time.time) -> None:
         """`clock`: unix seconds, as for `JsonSink`."""
         self._out, self._clock = out, clock
+        out.notice = self._notice
+
+    def _notice(self, count: int) -> str:
+        return self._text(
+            f"{count} messages before this one are missing: they could not be written"
+        )
 
     def _write(self, first: str, *more: str) -> None:
+        self._out.write(self._text(first, *more))
+
+    def _text(self, first: str, *more: str) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(self._clock()))
         lines = [
             f"[kcover {clock}] {formatting.printable(first)}",
             *(f"    {line}" for line in more),
         ]
-        self._out.write("\n".join(lines) + "\n")
+        return "\n".join(lines) + "\n"
 
     def on_start(self, fields: dict[str, Any]) -> None:
         """Print what is watched, and how."""

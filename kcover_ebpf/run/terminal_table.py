@@ -17,7 +17,8 @@ from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.model.verdict import Verdict, VerdictKind, WaitRow
 from kcover_ebpf.output import formatting
-from kcover_ebpf.run.sinks import Out, Sink, TextSink
+from kcover_ebpf.run.out import Out
+from kcover_ebpf.run.sinks import Sink, TextSink
 
 MIN_LINES = 16
 _MAX_ROWS = 10

@@ -56,6 +56,9 @@ END_SLACK_S = 10.0
 """Seconds that an end may take beyond the grace period of the job: `KILL_WAIT_S`, and as much again."""
 LAST_WORD_S = 0.2
 """Seconds after the end of a job's first process within which the supervisor reports the end of the job."""
+OUT_FLUSH_S = 2.0
+"""Seconds at the end of a run for a reader of its output that lags behind: whoever waits for the exit code must not
+wait for it. Chosen: a reader that reads at all takes what a run says last within milliseconds."""
 
 
 # --- Helper processes

@@ -16,7 +16,7 @@ from kcover_ebpf.output.board_text import LEGEND, lines_of_one
 from kcover_ebpf.output.job_board import Mark
 from kcover_ebpf.run import terminal_table
 from kcover_ebpf.run.live_board import BoardSink, board_of_run
-from kcover_ebpf.run.sinks import Out
+from kcover_ebpf.run.out import Out
 from kcover_ebpf.settings import Act
 from tests.unit.support.scripted_job import Stage
 from tests.unit.support.terminals import everything, resize

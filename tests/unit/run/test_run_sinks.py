@@ -22,7 +22,8 @@ from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind, WaitRow
 from kcover_ebpf.output import archives
 from kcover_ebpf.run import bundle, terminal_table
 from kcover_ebpf.run.bundle import BundleThread
-from kcover_ebpf.run.sinks import Announcer, JsonSink, Out, Recent, Sink, TextSink
+from kcover_ebpf.run.out import Out
+from kcover_ebpf.run.sinks import Announcer, JsonSink, Recent, Sink, TextSink
 from kcover_ebpf.settings import Act, Policy
 from kcover_ebpf.trace import tcp_connections
 from tests.unit.support.terminals import everything, resize
