@@ -91,6 +91,8 @@ class Job:
         self.floor_ns = 0
         self._snapshot: JobSnapshot | None = None
         self._alarm = self._examined = False
+        self.is_suspended = False
+        """True while all ranks of the job are stopped: someone suspended it."""
         self._silent_s, self.place = 0.0, ""
         """For the present suspicion: the longest silence, and the cause of the finding during it."""
 
@@ -249,8 +251,8 @@ class Job:
         self._check_blindness(tick)
         active = {pid: rank for pid, rank in ranks.items() if not rank.rests} or ranks
         stopped = sum(rank.is_stopped for rank in ranks.values())
-        is_suspended = self.all_here and stopped == len(ranks) > 0
-        if self.resumptions.observe(ranks, now_ns) or is_suspended:
+        self.is_suspended = self.all_here and stopped == len(ranks) > 0
+        if self.resumptions.observe(ranks, now_ns) or self.is_suspended:
             self._restart_clocks(now_ns)
         elif not self.attention.suspicious:
             self.pace.observe_steps(active, now_ns, elsewhere=self.has_parts_elsewhere)

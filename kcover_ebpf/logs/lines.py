@@ -166,10 +166,10 @@ def time_s_of(raw: bytes) -> float | None:
 
 
 def time_s_at(block: bytes, at: int, now_s: float) -> float:
-    """Unix seconds of the line that contains offset `at` of a block; `now_s` if it has no time."""
+    """Unix seconds of the line that contains offset `at` of a block; `now_s` if it has no time, or one to come."""
     start = max(block.rfind(b"\n", 0, at), block.rfind(b"\r", 0, at)) + 1
     found = time_s_of(block[start : start + _TIME_BYTES])
-    return now_s if found is None else found
+    return now_s if found is None else min(found, now_s)
 
 
 def _of_kernel_log(line: str) -> tuple[str, bool] | None:

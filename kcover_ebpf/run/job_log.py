@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import NS
 from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.log_files import KEPT_BYTES, MOST_BEHIND_BYTES, Chunk
+from kcover_ebpf.logs.observed_clock import ObservedClock
 
 _READ_BYTES = 1 << 20
 """Bytes read from one file in one pass: about 10 ms of work."""
@@ -100,12 +100,13 @@ class JobLog:
         paths: Sequence[Path],
         rules: Sequence[JobRule],
         longest_phase_s: float,
-        wall: Callable[[], float] = time.time,
+        boottime_ns: Callable[[], int] = procfs.boottime_ns,
     ) -> None:
-        """`longest_phase_s`: a longer phase announced by the program is refused. `wall`: unix seconds."""
-        self._rules, self._wall = tuple(rules), wall
+        """`longest_phase_s`: a longer phase announced by the program is refused. `boottime_ns`: the current one."""
+        self._rules, self._clock = tuple(rules), ObservedClock(boottime_ns)
         self._files = [_LogFile(path, rules, longest_phase_s) for path in paths]
-        self._offset_s = procfs.unix_offset_s()
+        self._now_s = 0.0
+        """Time by the clock at which the files were last read."""
         self._begun_s = 0.0
         self._last_seen: LogSeen | None = None
         self._has_printed = False
@@ -113,13 +114,14 @@ class JobLog:
 
     def begin(self, *, is_first: bool = True) -> None:
         """Mark the start of the job; if `is_first` is false, it runs already."""
-        self._begun_s, self._last_seen = self._wall(), None
+        self._begun_s, self._last_seen = self._clock.read(), None
+        self._now_s = self._begun_s
         for file in self._files:
             file.begin(self._begun_s, is_first=is_first)
 
     def read(self) -> LogSeen | None:
         """Facts in the log; None if they did not change. Called once a pass."""
-        now_s = self._wall()
+        now_s = self._now_s = self._clock.read()
         for file in self._files:
             with contextlib.suppress(OSError):
                 file.read(now_s)
@@ -138,7 +140,7 @@ class JobLog:
         """True if this start printed a step or an expected line; None if the log cannot show that."""
         if not self._has_printed and not any(rule.is_clock for rule in self._rules):
             return None
-        moved_s = self._progress(self._wall()).moved_s
+        moved_s = self._progress(self._now_s).moved_s
         return moved_s is not None and moved_s >= self._begun_s
 
     def close(self) -> None:
@@ -173,6 +175,6 @@ class JobLog:
             redone_steps=progress.redone_steps,
         )
 
-    def _boottime_ns(self, unix_s: float) -> int:
+    def _boottime_ns(self, time_s: float) -> int:
         # ages have milliseconds: a smaller difference is not a change
-        return round((unix_s - self._offset_s) * 10) * (NS // 10)
+        return round(self._clock.boottime_s(time_s) * 10) * (NS // 10)

@@ -125,6 +125,10 @@ LATE_LINE_S = 3.0
 Chosen."""
 LOG_LINGER_S = 60.0
 """Seconds for which the log of a deleted pod is kept: it may still explain a crash that is being decided on."""
+LOG_UNREAD_NS = 4 * NS
+"""Nanoseconds between two readings of a job's log that count as silence, at most. Passes are 3 s apart at most
+(`UNTRAINED_MOST_EASE` times the regular period); after a longer pause the reader was suspended, and the job may have
+been."""
 LOG_TURN_BUSY_S = 1.0
 """Seconds of CPU time after which a pass over the logs ends; the next one continues with the rest. Chosen."""
 NODE_JOB_RULES = 64

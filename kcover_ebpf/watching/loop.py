@@ -204,7 +204,7 @@ class Sensor(SamplingLoop):
 
         `reads_stacks`: the Python stacks of the ranks are read for a verdict.
 
-        `read_log`: returns news in the job's log; called once a pass.
+        `read_log`: returns news in the job's log; called once a pass, except while the job is suspended.
         """
         super().__init__(kernel, devices, settings)
         self._target, self._read_log = target, read_log
@@ -260,7 +260,8 @@ class Sensor(SamplingLoop):
         self._watch.judge()
 
     def _judge(self, due: Sequence[JobWatch]) -> None:
-        if (logged := self._read_log()) is not None:
+        # time in which the log is not read is no silence, and a suspended job prints nothing
+        if not self.job.is_suspended and (logged := self._read_log()) is not None:
             self._watch.take(logged)
         for watch in due:
             watch.judge()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import accumulate, count
 from types import SimpleNamespace
 from typing import cast
@@ -21,6 +22,7 @@ from kcover_ebpf.facts.kernel import (
     ProcessTotals,
     SampleRequest,
     SignalSent,
+    TaskState,
     ThreadSample,
     Tick,
 )
@@ -305,6 +307,17 @@ def test_sensor__the_table_is_reported_once_a_pass_to_those_who_want_it(bench: B
     for _ in range(3):
         bench.step(*(sampled(bench, pid) for pid in RANKS))
     assert bench.ears.tables == ["WORKING starting"] * 3
+
+
+def test_sensor__the_log_of_a_suspended_job_is_not_read(bench: Bench) -> None:
+    """What it does not print meanwhile breaks no rule."""
+    reads: list[int] = []
+    bench.sensor._read_log = lambda: reads.append(bench.now_ns)
+    for stopped, read_count in ((), 1), (RANKS[:1], 2), (RANKS, 2), ((), 3):
+        asleep = [sampled(bench, pid) for pid in RANKS if pid not in stopped]
+        held = [replace(sampled(bench, pid), state=TaskState.STOPPED) for pid in stopped]
+        bench.step(*asleep, *held)
+        assert len(reads) == read_count
 
 
 def test_sensor__a_number_that_is_used_again_is_watched_again(bench: Bench) -> None:

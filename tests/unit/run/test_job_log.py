@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,11 +26,18 @@ class Followed:
     """A log, and a clock that a test sets."""
 
     def __init__(self, path: Path, *rules: JobRule) -> None:
-        self.path, self.now_s = path, 10_000.0
-        self.log = JobLog([path], rules, 3600.0, wall=lambda: self.now_s)
+        self.path, self.boottime_ns = path, 10_000 * NS
+        self.log = JobLog([path], rules, 3600.0, boottime_ns=lambda: self.boottime_ns)
 
-    def after(self, seconds: float, text: str = "") -> LogSeen | None:
-        self.now_s += seconds
+    def after(self, seconds: int, text: str = "") -> LogSeen | None:
+        """The last news after that time with a pass each second; `text` is written before the last pass."""
+        news = [self.after_pause(1) for _ in range(seconds - 1)]
+        news.append(self.after_pause(1, text))
+        return next((seen for seen in reversed(news) if seen is not None), None)
+
+    def after_pause(self, seconds: float, text: str = "") -> LogSeen | None:
+        """The same without a pass meanwhile."""
+        self.boottime_ns += round(seconds * NS)
         with self.path.open("a") as file:
             file.write(text)
         return self.log.read()
@@ -75,6 +83,47 @@ def test_read__a_line_that_stops_breaks_the_rule_that_expects_it(followed: Follo
     assert well.broken == ()
 
 
+def test_read__time_without_a_pass_is_no_silence(followed: Followed) -> None:
+    """As after a SIGSTOP of the job and of this run, or a pause of the virtual machine."""
+    assert followed.after(1, "step 1 loss: 2.0\n") is not None
+    assert followed.after(14) is None
+    paused = followed.after_pause(3600)
+    assert paused is not None
+    assert paused.broken == ()
+    later = followed.after(1, "step 2 loss: 2.0\n")
+    assert later is not None
+    assert (later.moved_ns, later.broken) == (later.boottime_ns, ())
+    silent = followed.after(21)
+    assert silent is not None
+    assert [rule.text for rule in silent.broken] == [
+        "rule restarts: the last such line came 21 s ago"
+    ]
+
+
+@pytest.mark.parametrize("step_s", [3600.0, -3600.0])
+def test_read__a_step_of_the_clock_changes_no_age(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, step_s: float
+) -> None:
+    assert followed.after(1, "step 1 loss: 2.0\n") is not None
+    now_s = time.time() + step_s
+    monkeypatch.setattr(time, "time", lambda: now_s)
+    assert followed.after(1) is None
+    seen = followed.after(1, "step 2 loss: 2.0\n")
+    assert seen is not None
+    assert (seen.moved_ns, seen.broken) == (seen.boottime_ns, ())
+
+
+def test_read__a_line_with_a_time_of_its_own_is_not_of_the_future(followed: Followed) -> None:
+    """The time is by a clock that has been stepped since, or that went on while the job was suspended."""
+    seen = followed.after(1, "2096-01-01T00:00:00Z stdout F step 1 loss: 2.0\n")
+    assert seen is not None
+    assert seen.moved_ns == seen.boottime_ns
+    assert followed.after(19) is None
+    silent = followed.after(2)
+    assert silent is not None
+    assert (silent.moved_ns, len(silent.broken)) == (seen.moved_ns, 1)
+
+
 def test_read__a_line_that_never_comes(followed: Followed) -> None:
     assert followed.after(59) is not None
     seen = followed.after(5)
@@ -118,7 +167,7 @@ def test_made_progress__by_the_start_that_runs(followed: Followed) -> None:
     found = [followed.log.made_progress]
     assert followed.after(1, "step 1 loss: 2.0\n") is not None
     found.append(followed.log.made_progress)
-    followed.now_s += 5
+    followed.boottime_ns += 5 * NS
     followed.log.begin()
     assert [*found, followed.log.made_progress] == [False, True, False]
 
