@@ -188,8 +188,8 @@ JOIN_TICK_S = 0.2
 JOIN_AGAIN_S = 1.0
 """Seconds before another attempt to reach the coordinator, which may be started later. Chosen."""
 JOIN_ENDED_S = 30.0
-"""Seconds within which all hosts must have ended their part of a job; otherwise it is not started again. A kill takes
-10 s at most."""
+"""Seconds within which all hosts must have ended their part of a job, and a lost connection must be back; otherwise it
+is not started again. A kill takes 10 s at most."""
 TRACED_STOPS_S = 2.0
 """Seconds after which a thread that does not stop is in an uninterruptible call: the others stop within a time slice.
 Chosen."""

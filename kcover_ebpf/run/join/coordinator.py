@@ -16,7 +16,7 @@ from kcover_ebpf.errors import ObjectError, UsageError
 from kcover_ebpf.run.join import messages
 from kcover_ebpf.run.join.channel import Channel, ChannelError
 from kcover_ebpf.run.join.joined_gang import JoinedGang
-from kcover_ebpf.run.join.messages import CoordinatorMessage
+from kcover_ebpf.run.join.messages import CoordinatorMessage, Hello
 from kcover_ebpf.run.join.options import JoinOptions
 from kcover_ebpf.tunables.host import JOIN_BEAT_S, JOIN_ENDED_S, JOIN_TICK_S
 
@@ -112,16 +112,9 @@ class Coordinator:
 
     def _hear(self, channel: Channel, address: str) -> None:
         hello = messages.hello_of(channel.receive())
-        with self._lock:
-            refused = self._gang.join(hello, address, self._clock())
-            if refused is None:
-                if (lost := self._channels.get(hello.host)) is not None:
-                    lost.close()  # an old connection of the same run, which has reconnected; its thread notices
-                self._channels[hello.host] = channel
-            channel.send(messages.packed(CoordinatorMessage(refused=refused)))
-        if refused is not None:
-            return
         try:
+            if not self._admit(hello, channel, address):
+                return
             while not self._closing.is_set():
                 self._take(hello.host, messages.from_member(channel.receive()))
         finally:
@@ -129,6 +122,20 @@ class Coordinator:
                 if self._channels.get(hello.host) is channel:
                     del self._channels[hello.host]
                     self._gang.leave(hello.host)
+
+    def _admit(self, hello: Hello, channel: Channel, address: str) -> bool:
+        """Answer a hello, and send the order that the host lacks; False if it is refused."""
+        with self._lock:
+            refused = self._gang.join(hello, address, self._clock())
+            answers = [CoordinatorMessage(refused=refused)]
+            if refused is None:
+                if (lost := self._channels.get(hello.host)) is not None:
+                    lost.close()  # an old connection of the same run, which has reconnected; its thread notices
+                self._channels[hello.host] = channel
+                answers += self._gang.missed(hello)
+            for answer in answers:
+                channel.send(messages.packed(answer))
+        return refused is None
 
     def _take(self, host: str, message: messages.MemberMessage) -> None:
         with self._lock:

@@ -16,7 +16,14 @@ from kcover_ebpf.gang.gang_input import GangInput, GangVerdict, NodeState
 from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.model.verdict import Verdict
-from kcover_ebpf.run.join.messages import VERSION, CoordinatorMessage, EndOrder, Hello, StartOrder
+from kcover_ebpf.run.join.messages import (
+    VERSION,
+    CoordinatorMessage,
+    EndOrder,
+    Hello,
+    PartEnd,
+    StartOrder,
+)
 from kcover_ebpf.run.outcome import refusal
 from kcover_ebpf.settings import Act, Settings
 from kcover_ebpf.tunables.host import JOIN_ENDED_S
@@ -34,6 +41,8 @@ class _Host:
     received: ReceivedReport | None = None
     ended: int | None = None
     """Exit code of its job; None while the job runs."""
+    start: int = 0
+    """Number of orders to restart the job that it has taken, or should have."""
 
 
 class JoinedGang:
@@ -52,7 +61,11 @@ class JoinedGang:
         self._end: EndOrder | None = None
         """The order that is being carried out; None without one."""
         self._ordered_s = 0.0
+        self._ordered: set[str] = set()
+        """Hosts that were connected when the order was given."""
         self._obeyed: set[str] = set()
+        self._start: StartOrder | None = None
+        """The last order to restart the job; None before the first."""
         self._restart_count = 0
         self._has_trained = False
         """True if the job has made progress since its last start."""
@@ -88,8 +101,16 @@ class JoinedGang:
         if known is not None and is_back:
             known.is_connected, known.address = True, address
         else:
-            self._hosts[hello.host] = _Host(now_s, address, hello.run)
+            self._hosts[hello.host] = _Host(now_s, address, hello.run, start=hello.start)
+            self._obeyed.discard(hello.host)
         return None
+
+    def missed(self, hello: Hello) -> Iterator[CoordinatorMessage]:
+        """Orders that a host lacks, which was admitted with this message: they were lost with its connection."""
+        if hello.start < self._hosts[hello.host].start:
+            yield CoordinatorMessage(start=self._start)
+        if self._end is not None and hello.host not in self._obeyed:
+            yield CoordinatorMessage(end=self._end)
 
     def leave(self, host: str) -> None:
         """Note that the connection of a host has ended."""
@@ -111,9 +132,11 @@ class JoinedGang:
         own.received = ReceivedReport(said, now_s)
         self._has_trained |= report.trained
 
-    def ended(self, host: str, code: int) -> None:
-        """Note that the job of a host has ended by itself."""
-        self._hosts[host].ended = code
+    def ended(self, host: str, end: PartEnd) -> None:
+        """Note that the job of a host has ended by itself, unless it was started again since."""
+        own = self._hosts[host]
+        if end.start == own.start:
+            own.ended = end.code
 
     def done(self, host: str, order: str) -> None:
         """Note that a host has carried out an order."""
@@ -136,19 +159,24 @@ class JoinedGang:
         return tuple(self._judge(now_s))
 
     def _after_end(self, end: EndOrder, now_s: float) -> Iterator[CoordinatorMessage]:
-        """What follows an order once all hosts have carried it out, or one does not answer."""
-        there = {name for name, host in self._hosts.items() if host.is_connected}
-        waits = there - self._obeyed
+        """What follows an order once all hosts have carried it out, or one does not answer.
+
+        A host that has lost its connection since the order may be back in time.
+        """
+        there = self._connected
+        ready = there & self._obeyed
         is_late = now_s - self._ordered_s > JOIN_ENDED_S
-        if waits and not is_late:
+        if (self._ordered | there) - ready and not is_late:
             return
-        if end.act is Act.RESTART and not waits and len(there) == self._count:
+        if end.act is Act.RESTART and len(ready) == self._count:
             self._end, self._restart_count = None, self._restart_count + 1
             self._announced_verdict, self._has_trained = None, False
             for host in self._hosts.values():
                 host.received = host.ended = None
+                host.start += 1
             budget = self._settings.policy.restarts
-            yield CoordinatorMessage(start=StartOrder(budget.pause_s(self._restart_count)))
+            self._start = StartOrder(budget.pause_s(self._restart_count))
+            yield CoordinatorMessage(start=self._start)
             return
         self.is_over = True
         yield CoordinatorMessage(over=True)
@@ -180,7 +208,12 @@ class JoinedGang:
         order = EndOrder(f"{self._incident}-{act.value}", act, reason, verdict, why or "")
         if act is not Act.SNAPSHOT:
             self._end, self._ordered_s, self._obeyed = order, now_s, set()
+            self._ordered = self._connected
         return order
+
+    @property
+    def _connected(self) -> set[str]:
+        return {name for name, host in self._hosts.items() if host.is_connected}
 
     def _is_hopeless(self, verdict: Verdict) -> bool:
         """True once a missing host has kept the others waiting for longer than any policy allows."""

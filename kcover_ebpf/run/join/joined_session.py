@@ -23,11 +23,11 @@ from kcover_ebpf.gang.rank_report import verdict_of, with_snapshots
 from kcover_ebpf.run import outcome
 from kcover_ebpf.run.join.member import Member
 from kcover_ebpf.run.join.messages import CoordinatorMessage, EndOrder
-from kcover_ebpf.run.outcome import Reason
+from kcover_ebpf.run.outcome import Outcome, Reason
 from kcover_ebpf.run.session import Session
 from kcover_ebpf.run.sinks import Sink
 from kcover_ebpf.settings import Act
-from kcover_ebpf.tunables.host import JOIN_BEAT_S
+from kcover_ebpf.tunables.host import JOIN_BEAT_S, JOIN_ENDED_S
 from kcover_ebpf.watching.judging import ObservationSink
 from kcover_ebpf.watching.loop import Sensor
 
@@ -73,6 +73,8 @@ class JoinedSession(Session):
         self._reported_code: int | None = None
         self._reported_s = 0.0
         self._lost_reason: str | None = None
+        self._lost_s: float | None = None
+        """Monotonic time at which the connection was found lost; None while there is one."""
         super().__init__(*parts, **more)
 
     def _new_sensor(self) -> Sensor:
@@ -116,22 +118,33 @@ class JoinedSession(Session):
         """
         return self._reported_code is not None
 
+    def _time_over(self) -> Outcome:
+        """The end of a run that has ended a running job; by the others' order if it is over for all of them."""
+        if not self._is_gang_over:
+            return super()._time_over()
+        reason = Reason.RESTARTS if self._plan.settings.act is Act.RESTART else Reason.SHUTDOWN
+        why = "the job was ended on the other hosts, and this one did not do so in time"
+        return outcome.shut_down(reason, why)
+
     @property
     def _is_to_end(self) -> bool:
         """True if the user, the time or a decision ends the run; the end of the job here is not enough."""
         is_late = self._end_s is not None and time.monotonic() >= self._end_s
         return bool(self._signal or self._outcome or self._pause_s is not None or is_late)
 
-    def _after_pass(self) -> None:
-        """Report at most once a second, less often while all is well; and carry out orders."""
+    def _take_orders(self) -> None:
         self._say_whether_lost()
+        for message in self._member.received():
+            self._take(message)
+
+    def _after_pass(self) -> None:
+        """Report at most once a second, less often while all is well."""
+        self._take_orders()
         report = self._report()
         pause_s = 1.0 if report.is_urgent or report.ranks else JOIN_BEAT_S
         if not self._is_held and time.monotonic() - self._reported_s >= pause_s:
             self._reported_s = time.monotonic()
             self._member.report(report)
-        for message in self._member.received():
-            self._take(message)
 
     def _report(self) -> FaultReport:
         job, tracker = self._sensor.job, self._sensor.tracker
@@ -154,15 +167,19 @@ class JoinedSession(Session):
         return with_snapshots(report, job, pods)
 
     def _say_whether_lost(self) -> None:
-        reason = self._member.why_lost
+        reason, now_s = self._member.why_lost, time.monotonic()
         if reason is not None and reason != self._lost_reason:
-            if self._is_held:
-                why = f"not restarted: cannot reach the run on the other hosts: {reason}"
-                self._outcome = outcome.shut_down(Reason.RESTARTS, why)
             text = f"cannot reach the run on the other hosts: {reason}; no decision is made here"
             for sink in self._sinks:
                 sink.on_blind(text)
         self._lost_reason = reason
+        self._lost_s = None if reason is None else self._lost_s or now_s
+        gives_up = (
+            self._member.refused is not None or now_s - (self._lost_s or now_s) > JOIN_ENDED_S
+        )
+        if self._is_held and gives_up:
+            why = f"not restarted: cannot reach the run on the other hosts: {reason}"
+            self._outcome = outcome.shut_down(Reason.RESTARTS, why)
 
     # ---- decisions for all hosts
 
@@ -172,8 +189,10 @@ class JoinedSession(Session):
                 sink.on_verdict(message.verdict)
         if message.end is not None:
             self._obey(message.end)
-        if message.start is not None and self._is_held:
+        # the order comes twice if the connection was lost meanwhile
+        if message.start is not None and self._is_held and self._pause_s is None:
             self.restart_count += 1
+            self._member.begin(self.restart_count)
             self._pause_s = message.start.pause_s
         if message.over:
             self._is_gang_over = True

@@ -7,18 +7,16 @@ import queue
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.run.join import messages
 from kcover_ebpf.run.join.channel import Channel, ChannelError
-from kcover_ebpf.run.join.messages import CoordinatorMessage, Hello, MemberMessage
+from kcover_ebpf.run.join.messages import CoordinatorMessage, Hello, MemberMessage, PartEnd
 from kcover_ebpf.run.join.options import JoinOptions
 from kcover_ebpf.tunables.host import JOIN_AGAIN_S, JOIN_ANSWER_S, JOIN_BEAT_S
-
-_MOST_WAITING = 16
 
 
 class Member:
@@ -30,8 +28,11 @@ class Member:
         self._changed = threading.Condition()
         self._report: FaultReport | None = None
         """The newest report that was not sent yet."""
-        self._owed: deque[MemberMessage] = deque(maxlen=_MOST_WAITING)
-        """Messages that must all arrive; sent again after a lost connection."""
+        self._kept: list[MemberMessage] = []
+        """Messages about the present start that must all arrive. Each connection carries all of them: what was sent
+        just before the previous one was lost may not have arrived."""
+        self._owed: list[MemberMessage] = []
+        """Those that this connection has not carried yet."""
         self._closing = False
         self.why_lost: str | None = "not connected yet"
         """Why there is no connection; None while there is one."""
@@ -57,11 +58,18 @@ class Member:
 
     def ended(self, code: int) -> None:
         """Send that the job of this host has ended by itself."""
-        self._owe(MemberMessage(ended=code))
+        self._owe(MemberMessage(ended=PartEnd(code, self._hello.start)))
 
     def done(self, order: str) -> None:
         """Send that an order was carried out."""
         self._owe(MemberMessage(done=order))
+
+    def begin(self, start: int) -> None:
+        """Note that the order was taken to start the job for this time; nothing is kept of the start before."""
+        with self._changed:
+            self._hello = replace(self._hello, start=start)
+            self._kept, self._owed = [], []
+            self._changed.notify_all()
 
     def received(self) -> Iterator[CoordinatorMessage]:
         """Messages received since the last call."""
@@ -71,6 +79,7 @@ class Member:
 
     def _owe(self, message: MemberMessage) -> None:
         with self._changed:
+            self._kept.append(message)
             self._owed.append(message)
             self._changed.notify_all()
 
@@ -97,6 +106,8 @@ class Member:
         if self.refused is not None:
             channel.close()
             raise ChannelError(f"refused: {self.refused}")
+        with self._changed:
+            self._owed = list(self._kept)
         self.why_lost = None
         return channel
 
@@ -114,7 +125,7 @@ class Member:
             for message in owed:
                 channel.send(messages.packed(message))
                 with self._changed:
-                    self._owed.popleft()
+                    self._owed = [other for other in self._owed if other is not message]
                     self._changed.notify_all()
         if not self._closing:
             raise ChannelError(self.why_lost or "the connection was closed")

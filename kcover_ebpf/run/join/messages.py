@@ -12,7 +12,7 @@ from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.model.verdict import Verdict
 from kcover_ebpf.settings import Act
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,18 @@ class Hello:
     version: int = VERSION
     run: str = ""
     """Random word that identifies the run when it reconnects."""
+    start: int = 0
+    """Number of orders that the run has taken to restart the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartEnd:
+    """The job of one host has ended by itself."""
+
+    code: int
+    """Exit code, or minus the signal number."""
+    start: int = 0
+    """The start of the job that has ended, as in `Hello`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +47,7 @@ class MemberMessage:
     hello: Hello | None = None
     report: FaultReport | None = None
     """Report of the host. Its `pods` are replaced: the coordinator knows the sender."""
-    ended: int | None = None
-    """Exit code (or minus the signal number) of the host's job, which ended by itself."""
+    ended: PartEnd | None = None
     done: str | None = None
     """Id of an order that was carried out."""
 

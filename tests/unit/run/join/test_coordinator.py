@@ -14,7 +14,7 @@ from kcover_ebpf.run.join.channel import Channel, ChannelError
 from kcover_ebpf.run.join.coordinator import Coordinator
 from kcover_ebpf.run.join.joined_gang import JoinedGang
 from kcover_ebpf.run.join.member import Member
-from kcover_ebpf.run.join.messages import Hello, MemberMessage
+from kcover_ebpf.run.join.messages import CoordinatorMessage, Hello, MemberMessage, StartOrder
 from kcover_ebpf.run.join.options import JoinOptions
 from kcover_ebpf.settings import Act, Policy, Settings
 from tests.waiting import until
@@ -74,6 +74,17 @@ def test_coordinator__a_run_that_is_back_before_its_loss_was_noticed_is_admitted
     assert "host names must differ" in refused
     assert messages.to_member(again.receive()).refused is None
     again.close()
+
+
+def test_coordinator__a_run_that_is_back_is_sent_what_it_missed(
+    options: JoinOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missed = CoordinatorMessage(start=StartOrder(3.0))
+    monkeypatch.setattr(JoinedGang, "missed", lambda *_: iter([missed]))
+    channel, refused = connected(options, HELLO)
+    assert refused is None
+    assert messages.to_member(channel.receive()) == missed
+    channel.close()
 
 
 def test_member__that_lost_its_connection_is_admitted_again(options: JoinOptions) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kcover_ebpf.api.fault_report import FaultReport
@@ -9,7 +11,13 @@ from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import VerdictKind
 from kcover_ebpf.run.join import messages
 from kcover_ebpf.run.join.joined_gang import JoinedGang
-from kcover_ebpf.run.join.messages import CoordinatorMessage, EndOrder, Hello, MemberMessage
+from kcover_ebpf.run.join.messages import (
+    CoordinatorMessage,
+    EndOrder,
+    Hello,
+    MemberMessage,
+    PartEnd,
+)
 from kcover_ebpf.settings import Act, Policy, Settings
 from tests.unit.support.report_builders import NOW_S, rank, report
 
@@ -131,9 +139,80 @@ def test_joined_gang__a_host_that_does_not_end_its_part_keeps_the_job_from_being
 def test_joined_gang__a_host_that_left_keeps_the_job_from_being_started_again() -> None:
     gang = Gang(Act.RESTART)
     order = hung(gang)
+    gang.done("a", order.id)
+    gang.leave("b")
+    assert gang.pass_by(29) == []
+    assert gang.pass_by(2) == [CoordinatorMessage(over=True)]
+
+
+def test_joined_gang__a_host_that_left_before_an_order_is_not_awaited() -> None:
+    gang = Gang(Act.RESTART)
+    gang.see()
+    gang.pass_by(1)
+    gang.leave("b")
+    order = gang._order(Act.RESTART, "it hangs", hung(Gang()).verdict, gang.now_s)
+    gang.done("a", order.id)
+    assert gang.pass_by(0.2) == [CoordinatorMessage(over=True)]
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_joined_gang__a_host_that_is_back_is_given_the_order_that_it_missed(
+    is_noticed: bool,
+) -> None:
+    gang = Gang(Act.RESTART)
+    assert list(gang.missed(gang.hello("b"))) == []
+    order = hung(gang)
+    gang.done("a", order.id)
+    if is_noticed:
+        gang.leave("b")
+    assert gang.pass_by(15) == []
+    assert gang.join(gang.hello("b"), "", gang.now_s) is None
+    assert list(gang.missed(gang.hello("a"))) == []
+    assert list(gang.missed(gang.hello("b"))) == [CoordinatorMessage(end=order)]
+    gang.done("b", order.id)
+    (message,) = gang.pass_by(0.2)
+    assert message.start is not None
+    # a has not taken it yet when it comes back
+    assert list(gang.missed(gang.hello("a"))) == [message]
+    assert list(gang.missed(replace(gang.hello("a"), start=1))) == []
+
+
+def test_joined_gang__an_order_waits_for_a_host_that_carried_it_out_and_lost_its_connection() -> (
+    None
+):
+    gang = Gang(Act.RESTART)
+    order = hung(gang)
+    gang.done("b", order.id)
     gang.leave("b")
     gang.done("a", order.id)
-    assert gang.pass_by(0.4) == [CoordinatorMessage(over=True)]
+    assert gang.pass_by(5) == []
+    assert gang.join(gang.hello("b"), "", gang.now_s) is None
+    (message,) = gang.pass_by(0.2)
+    assert message.start is not None
+
+
+def test_joined_gang__another_run_on_a_host_has_carried_out_no_order() -> None:
+    gang = Gang(Act.RESTART)
+    order = hung(gang)
+    gang.done("b", order.id)
+    gang.leave("b")
+    other = replace(gang.hello("b"), run="another")
+    assert gang.join(other, "", gang.now_s) is None
+    assert list(gang.missed(other)) == [CoordinatorMessage(end=order)]
+
+
+def test_joined_gang__the_end_of_a_start_before_is_not_that_of_the_present_one() -> None:
+    gang = Gang(Act.RESTART)
+    order = hung(gang)
+    for host in HOSTS:
+        gang.done(host, order.id)
+    assert gang.pass_by(0.2)[0].start is not None
+    gang.ended("a", PartEnd(1, start=0))
+    gang.ended("b", PartEnd(1, start=1))
+    gang.see()
+    assert not any(message.over for message in gang.pass_by(1))
+    gang.ended("a", PartEnd(0, start=1))
+    assert gang.pass_by(0.2) == [CoordinatorMessage(over=True)]
 
 
 def test_joined_gang__without_a_restart_left_the_job_is_ended_and_says_why() -> None:
@@ -154,9 +233,9 @@ def test_joined_gang__is_over_when_the_job_has_ended_on_all_hosts() -> None:
     gang = Gang()
     gang.see()
     gang.pass_by(1)
-    gang.ended("a", 0)
+    gang.ended("a", PartEnd(0))
     assert not any(message.over for message in gang.pass_by(1))
-    gang.ended("b", 0)
+    gang.ended("b", PartEnd(0))
     assert gang.pass_by(0.2) == [CoordinatorMessage(over=True)]
     assert gang.join(gang.hello("a"), "", NOW_S) is not None
 
@@ -187,9 +266,9 @@ def test_joined_gang__a_host_that_lost_its_connection_may_join_again() -> None:
 def test_joined_gang__a_run_that_is_back_before_its_loss_is_noticed_takes_its_own_place() -> None:
     gang = Gang()
     gang.see()
-    gang.ended("a", 0)
+    gang.ended("a", PartEnd(0))
     assert gang.join(gang.hello("a"), "", NOW_S) is None
-    gang.ended("b", 0)
+    gang.ended("b", PartEnd(0))
     # what it had said counts
     assert gang.pass_by(0.2) == [CoordinatorMessage(over=True)]
 
