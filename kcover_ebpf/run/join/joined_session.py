@@ -55,6 +55,16 @@ class _PartSensor(Sensor):
     def __init__(self, after_pass: Callable[[], None], *parts: Any, **more: Any) -> None:
         super().__init__(*parts, whole=False, **more)
         self._after_pass = after_pass
+        self.has_failed = False
+        """True once it has failed: what it observed before says nothing about the present."""
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """As `Sensor.run`, which may raise any error."""
+        try:
+            super().run(until)
+        except Exception:
+            self.has_failed = True
+            raise
 
     def step(self) -> None:
         """Make one pass, then call back."""
@@ -64,6 +74,8 @@ class _PartSensor(Sensor):
 
 class JoinedSession(Session):
     """One run that is a member of a joined group."""
+
+    _sensor: _PartSensor
 
     def __init__(self, member: Member, *parts: Any, **more: Any) -> None:
         """`parts`: the arguments of `Session`."""
@@ -77,7 +89,7 @@ class JoinedSession(Session):
         """Monotonic time at which the connection was found lost; None while there is one."""
         super().__init__(*parts, **more)
 
-    def _new_sensor(self) -> Sensor:
+    def _new_sensor(self) -> _PartSensor:
         self._is_held, self._reported_code = False, None
         return _PartSensor(
             self._after_pass,
@@ -92,13 +104,16 @@ class JoinedSession(Session):
         )
 
     def _is_over(self) -> bool:
+        # here and not after a pass: a run whose sensor has failed makes none
+        self._take_orders()
         ended = super()._is_over()
         assert self._supervisor is not None
         code = self._supervisor.job_code
         if ended and (code is None or self._is_to_end):
             return True
         if code is not None and self._reported_code is None and not self._is_held:
-            self._after_pass()  # observations precede the end itself
+            if not self._sensor.has_failed:
+                self._after_pass()  # observations precede the end itself
             self._reported_code = code
             self._member.ended(code)
         if self._is_gang_over:
@@ -139,7 +154,6 @@ class JoinedSession(Session):
 
     def _after_pass(self) -> None:
         """Report at most once a second, less often while all is well."""
-        self._take_orders()
         report = self._report()
         pause_s = 1.0 if report.is_urgent or report.ranks else JOIN_BEAT_S
         if not self._is_held and time.monotonic() - self._reported_s >= pause_s:
@@ -205,7 +219,8 @@ class JoinedSession(Session):
         if self._signal is not None or self._outcome is not None or self._is_held:
             return
         decision = Decision(order.act, order.reason, order.verdict)
-        self._snapshot(decision)
+        if not self._sensor.has_failed:
+            self._snapshot(decision)
         if order.act is Act.SNAPSHOT:
             return
         if order.act is Act.RESTART:

@@ -105,9 +105,13 @@ class FakePartSensor:
         self.has_failed = False
 
     def run(self, until: Callable[[], bool]) -> None:
-        while not until():
-            self.step()
-            self.after_pass()
+        try:
+            while not until():
+                self.step()
+                self.after_pass()
+        except Exception:
+            self.has_failed = True
+            raise
 
     @classmethod
     def step(cls) -> None:
@@ -121,7 +125,8 @@ class Bench:
         self._patch = patch
         self.member, self.supervisor = FakeMember(), FakeSupervisor()
         settings = Settings(act=Act.RESTART, policy=Policy())
-        options = RunOptions(settings, "j", argv=("train",), snapshot_dir=folder / "kept")
+        self.snapshots = folder / "kept"
+        options = RunOptions(settings, "j", argv=("train",), snapshot_dir=self.snapshots)
         announcer = Announcer([Sink()], wants_waits=False)
         target = SimpleNamespace(name="j")
         parts: Any = (self.member, options, None, target, self.supervisor, announcer)
@@ -145,6 +150,7 @@ class Bench:
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
     monkeypatch.setattr(module, "_PartSensor", FakePartSensor)
     monkeypatch.setattr(JoinedSession, "_lives", lambda *_: True)
+    monkeypatch.setattr(JoinedSession, "_wait_for_news", lambda *_: FakePartSensor.step())
     made = Bench(monkeypatch, tmp_path)
     yield made
     made.supervisor.close()
@@ -160,6 +166,29 @@ def test_joined_session__a_job_that_is_over_elsewhere_and_runs_here_was_ended_on
 ) -> None:
     outcome = bench.ended(bench.hear(OVER))
     assert (outcome.reason, outcome.exit_code) == (Reason.RESTARTS, 75)
+
+
+def fail() -> None:
+    raise OSError(24, "Too many open files")
+
+
+def test_joined_session__a_run_whose_sensor_has_failed_waits_for_the_other_hosts(
+    bench: Bench,
+) -> None:
+    def end_itself() -> None:
+        bench.member.sent.clear()
+        bench.end_itself()
+
+    assert bench.ended(fail, end_itself, bench.hear(OVER)).exit_code == 0
+    # what it has seen before it failed is not reported as the present state
+    assert bench.member.sent == [("ended", 0)]
+
+
+def test_joined_session__a_run_whose_sensor_has_failed_obeys_orders(bench: Bench) -> None:
+    steps = fail, bench.hear(ORDER), bench.hear(START), bench.end_itself, bench.hear(OVER)
+    assert bench.ended(*steps).exit_code == 0
+    assert bench.supervisor.start_count == 1
+    assert not bench.snapshots.exists()
 
 
 def test_joined_session__an_order_to_start_that_comes_twice_starts_the_job_once(
