@@ -88,7 +88,7 @@ Exit codes:
     metavar="FILE",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="File with the job's output, in which steps, hints and lines of the policy's [[job_rule]]s are searched.",
+    help="File with the job's output, searched for steps, hints and lines of the policy's job rules; not with --join.",
 )
 @metrics_option("Serve Prometheus metrics at this address.")
 @click.option(
@@ -151,7 +151,7 @@ def run(  # noqa: PLR0913 - one for each option
     if join is not None and not argv:
         raise UsageError("--join needs a command after --")
     settings, job_rules = planning.make_settings(act, policy, max_restarts)
-    planning.check_logs(logs, job_rules)
+    planning.check_logs(logs, job_rules, joins=join is not None)
     settings = replace(settings, pin_driver=pin_driver, nccl_probes=nccl_probes)
     planning.check_act(settings.act, has_command=bool(argv))
     planning.check_catalog(catalog)

@@ -96,8 +96,13 @@ def make_settings(
     return Settings(act=Act(act), policy=chosen_policy), rules
 
 
-def check_logs(logs: tuple[Path, ...], rules: tuple[JobRule, ...]) -> None:
-    """Raise `UsageError` unless the job's logs are files, and at least one is given if there are rules for them."""
+def check_logs(logs: tuple[Path, ...], rules: tuple[JobRule, ...], *, joins: bool = False) -> None:
+    """Raise `UsageError` unless the job's logs are files, and at least one is given if there are rules for them.
+
+    `joins`: the job runs on several hosts. The log of one of them does not show what those of the others do.
+    """
+    if joins and (logs or rules):
+        raise UsageError("--join reads no logs: leave out --log, and the policy's [[job_rule]]s")
     if rules and not logs:
         raise UsageError("job rules need --log FILE, the file that the job's output goes to")
     for path in logs:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,12 +20,13 @@ from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.gang.rank_report import verdict_of, with_snapshots
+from kcover_ebpf.model.verdict import WaitRow
 from kcover_ebpf.run import outcome
 from kcover_ebpf.run.join.member import Member
 from kcover_ebpf.run.join.messages import CoordinatorMessage, EndOrder
 from kcover_ebpf.run.outcome import Outcome, Reason
 from kcover_ebpf.run.session import Session
-from kcover_ebpf.run.sinks import Sink
+from kcover_ebpf.run.sinks import Announcer, Sink
 from kcover_ebpf.settings import Act
 from kcover_ebpf.tunables.host import JOIN_BEAT_S, JOIN_ENDED_S
 from kcover_ebpf.watching.judging import ObservationSink
@@ -33,15 +34,24 @@ from kcover_ebpf.watching.loop import Sensor
 
 
 class _FactsOnly(Sink):
-    """Forwards facts observed here, and no verdict on this part of the job."""
+    """Forwards what is observed here, and no verdict on this part of the job."""
 
-    def __init__(self, sinks: tuple[ObservationSink, ...]) -> None:
-        self._sinks = sinks
+    def __init__(self, sinks: tuple[ObservationSink, ...], announcer: Announcer) -> None:
+        """`announcer`: has the verdict on the whole job."""
+        self._sinks, self._announcer = sinks, announcer
+        self.wants_waits = any(getattr(sink, "wants_waits", False) for sink in sinks)
 
     def on_fact(self, fact: Fact) -> None:
         """Forward an announced fact to the sinks."""
         for sink in self._sinks:
             sink.on_fact(fact)
+
+    def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:  # noqa: ARG002
+        """Forward the waits of the ranks here, with a summary of the verdict on the whole job."""
+        verdict = self._announcer.verdict
+        whole = "" if verdict is None else f"{verdict.kind.value} {verdict.cause.value}"
+        for sink in self._sinks:
+            sink.on_waits(rows, whole)
 
     def on_blind(self, reason: str) -> None:
         """Forward that judging is suspended for a while."""
@@ -96,7 +106,7 @@ class JoinedSession(Session):
             self._kernel,
             self._target,
             self._plan.settings,
-            (_FactsOnly(self._sinks),),
+            (_FactsOnly(self._sinks, self._announcer),),
             None,
             self._devices,
             self._recorder,

@@ -199,3 +199,10 @@ def test_check_logs__rules_need_a_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a file"):
         options.check_logs((tmp_path,), ())
     options.check_logs((tmp_path / "later.log",), (TRAINS,))
+
+
+@pytest.mark.parametrize("logs", [(), (Path("train.log"),)])
+def test_check_logs__a_job_on_several_hosts_has_none_that_is_read(logs: tuple[Path, ...]) -> None:
+    with pytest.raises(UsageError, match="--join reads no logs: leave out --log"):
+        options.check_logs(logs, (TRAINS,), joins=True)
+    options.check_logs((), (), joins=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind, WaitRow
 from kcover_ebpf.run.join import joined_session as module
 from kcover_ebpf.run.join.joined_session import JoinedSession
 from kcover_ebpf.run.join.messages import CoordinatorMessage, EndOrder, StartOrder
@@ -166,6 +166,29 @@ def test_joined_session__a_job_that_is_over_elsewhere_and_runs_here_was_ended_on
 ) -> None:
     outcome = bench.ended(bench.hear(OVER))
     assert (outcome.reason, outcome.exit_code) == (Reason.RESTARTS, 75)
+
+
+class Waits(Sink):
+    """Writes down the summaries of the waits."""
+
+    wants_waits = True
+
+    def __init__(self) -> None:
+        self.summaries: list[str] = []
+
+    def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:
+        self.summaries.append(summary)
+
+
+def test_facts_only__waits_are_forwarded_with_the_verdict_on_the_whole_job() -> None:
+    waits, announcer = Waits(), Announcer([], wants_waits=False)
+    forwarded = module._FactsOnly((announcer, waits), announcer)
+    assert forwarded.wants_waits
+    forwarded.on_waits((), "HUNG stopped")
+    announcer.on_verdict(Verdict(VerdictKind.WORKING, Cause.TRAINING, 1.0, 0.0))
+    forwarded.on_waits((), "HUNG stopped")
+    assert waits.summaries == ["", "WORKING training"]
+    assert not module._FactsOnly((announcer,), announcer).wants_waits
 
 
 def fail() -> None:
