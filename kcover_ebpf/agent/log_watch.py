@@ -20,6 +20,7 @@ from kcover_ebpf.errors import ReaderError
 from kcover_ebpf.host import over_bounds
 from kcover_ebpf.logs.wanted_logs import LogTurn, RuleShares, WantedLog
 from kcover_ebpf.tunables.agent import LOG_CALM_POLL_S, LOG_CORE_SHARE, LOG_POLL_S
+from kcover_ebpf.tunables.host import LOG_TURN_UNREAD_S
 
 _MOST_LOGS = 256
 """Containers of one node: twice the number of pods that a kubelet runs by default."""
@@ -102,7 +103,8 @@ class LogWatch:
         """Findings in the logs of these pods; their ages are relative to `now_s` (unix seconds)."""
         with self._lock:
             found = [container_log for uid in uids for container_log in self._shown.get(uid, ())]
-            late_s = now_s - self._shown_s
+            # what was not read is no silence
+            late_s = min(now_s - self._shown_s, LOG_TURN_UNREAD_S)
         return tuple(container_log.later(late_s) for container_log in found[:_MOST_REPORTED])
 
     def close(self) -> None:

@@ -186,6 +186,14 @@ class ContainerLogReader:
             phase=phase,
         )
 
+    def forgive(self, seconds: float, now_s: float) -> None:
+        """Let this much of the time before `now_s` (unix seconds) be no silence of the container.
+
+        The log was not read meanwhile, and the container may have been suspended as well; or the clock was set.
+        """
+        self._watch.forgive(seconds, now_s)
+        self._progress.forgive(seconds, now_s)
+
     def expect(self, job_rules: Sequence[JobRule]) -> None:
         """Set the rules of the job's policy; results of removed rules are dropped."""
         if tuple(job_rules) == self._job_rules:

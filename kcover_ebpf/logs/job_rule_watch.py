@@ -48,6 +48,12 @@ class JobRuleWatch:
             if last_at >= 0:
                 seen.last_s = lines.time_s_at(block, last_at, now_s)
 
+    def forgive(self, seconds: float, now_s: float) -> None:
+        """Let this much of the time before `now_s` be no silence; then nothing was later than `now_s`."""
+        self._started_s = _later(self._started_s, seconds, now_s)
+        for seen in self._seen.values():
+            seen.last_s = _later(seen.last_s, seconds, now_s)
+
     def readings(self, now_s: float) -> tuple[JobRuleReading, ...]:
         """A reading for each rule, with ages before `now_s`."""
         return tuple(self._reading(rule, now_s) for rule in self._rules)
@@ -63,6 +69,10 @@ class JobRuleWatch:
             wrong_count=seen.wrong_count,
             broken=rule.is_late(age_s, started_age_s) or rule.is_off(seen.wrong_count),
         )
+
+
+def _later(time_s: float | None, seconds: float, now_s: float) -> float | None:
+    return None if time_s is None else min(time_s + seconds, now_s)
 
 
 def _age(now_s: float, time_s: float | None) -> float | None:

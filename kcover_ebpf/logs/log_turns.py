@@ -18,7 +18,12 @@ from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.log_files import KEPT_BYTES, LogFiles, UnsafeLogError
 from kcover_ebpf.logs.rules import LogRule
 from kcover_ebpf.logs.wanted_logs import LogTurn, RefusedLog, WantedLog
-from kcover_ebpf.tunables.host import LOG_LINGER_S, LOG_TURN_BUSY_S, LONGEST_PHASE_S
+from kcover_ebpf.tunables.host import (
+    LOG_LINGER_S,
+    LOG_TURN_BUSY_S,
+    LOG_TURN_UNREAD_S,
+    LONGEST_PHASE_S,
+)
 
 _BLOCK_BYTES = 128 << 10
 """Bytes per turn of a log: 0.15 s of work if every line matches a rule, 1 ms for a quiet log."""
@@ -60,6 +65,8 @@ class LogTurns:
         self._followed: dict[str, _Followed] = {}
         self._refused: set[str] = set()
         self._next = 0
+        self._last_s = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
+        """Unix seconds and boottime at the end of the last turn."""
 
     def close(self) -> None:
         """Close the files of all logs; no more turns are possible."""
@@ -89,10 +96,20 @@ class LogTurns:
             read_bytes, skipped_bytes = self._read(key, note, refused)
             read, skipped = read + read_bytes, skipped + skipped_bytes
             more |= read_bytes >= _BLOCK_BYTES
-        now_s = time.time()
+        now_s = self._now_s()
         logs = tuple(one for followed in self._followed.values() for one in _shown(followed, now_s))
         busy_s = time.thread_time() - began_s
         return LogTurn(more, logs, tuple(refused), now_s, busy_s, read, skipped)
+
+    def _now_s(self) -> float:
+        """Unix seconds; time since the last turn that was not observed, or a step of the clock, is no silence."""
+        last_s, last_boottime_s = self._last_s
+        now_s, boottime_s = self._last_s = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
+        unread_s = now_s - last_s - min(boottime_s - last_boottime_s, LOG_TURN_UNREAD_S)
+        # where the clock was set back, lines that seem to come later are from before
+        for followed in self._followed.values():
+            followed.reader.forgive(max(0.0, unread_s), now_s)
+        return now_s
 
     def _follow(self) -> None:
         now_s = time.monotonic()

@@ -144,6 +144,14 @@ class ProgressWatch:
         if name in self._phases or len(self._phases) < _MOST_PHASES:
             self._phases[name] = time_s, float(match.group(3))
 
+    def forgive(self, seconds: float, now_s: float) -> None:
+        """As `JobRuleWatch.forgive`, for the last step and for phases."""
+        self._moved_s = min(self._moved_s + seconds, now_s)
+        self._phases = {
+            name: (min(begun_s + seconds, now_s), up_to_s)
+            for name, (begun_s, up_to_s) in self._phases.items()
+        }
+
     def progress(self, now_s: float) -> PrintedProgress | None:
         """The progress so far, as ages before `now_s`; None if no step and no checkpoint was printed."""
         if self._place is None and self._saved is None:

@@ -129,6 +129,9 @@ LOG_UNREAD_NS = 4 * NS
 """Nanoseconds between two readings of a job's log that count as silence, at most. Passes are 3 s apart at most
 (`UNTRAINED_MOST_EASE` times the regular period); after a longer pause the reader was suspended, and the job may have
 been."""
+LOG_TURN_UNREAD_S = 30.0
+"""As `LOG_UNREAD_NS`, for the logs of a node, in seconds: a turn of `LOG_TURN_BUSY_S` is followed by 19 s of rest
+(`LOG_CORE_SHARE`)."""
 LOG_TURN_BUSY_S = 1.0
 """Seconds of CPU time after which a pass over the logs ends; the next one continues with the rest. Chosen."""
 NODE_JOB_RULES = 64

@@ -294,6 +294,43 @@ def test_log_watch__rules_of_a_policy_that_changed_are_said_to_the_reader(node: 
     assert [item is None for item in node.source.asked] == [False, False]
 
 
+@pytest.mark.parametrize("is_read", [True, False])
+@pytest.mark.parametrize(
+    ("wall_s", "boottime_s", "silent_s"),
+    [
+        pytest.param(3600.0, 1.0, 1.0, id="the clock is set forward"),
+        pytest.param(-3600.0, 1.0, 0.0, id="the clock is set back"),
+        pytest.param(3600.0, 3600.0, 30.0, id="the node was paused"),
+        pytest.param(20.0, 20.0, 20.0, id="the turn before was long"),
+    ],
+)
+def test_log_turns__only_time_that_was_observed_is_a_silence(
+    node: Node,
+    monkeypatch: pytest.MonkeyPatch,
+    wall_s: float,
+    boottime_s: float,
+    silent_s: float,
+    is_read: bool,
+) -> None:
+    node.watch.follow([member(0)], {"uid-0": (STEPS,)})
+    node.write(member(0), "2026-11-22T10:00:00.0Z stdout F step 7\n")
+    if is_read:
+        node.watch.turn()
+    now_s, now_boottime_s = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
+    monkeypatch.setattr(time, "time", lambda: now_s + wall_s)
+    monkeypatch.setattr(time, "clock_gettime", lambda _: now_boottime_s + boottime_s)
+    before_s = node.shown(member(0))[0].rules[0].age_s if is_read else 0.0
+    node.watch.turn()
+    (found,) = node.shown(member(0))
+    (reading,) = found.rules
+    assert found.progress is not None
+    assert reading.age_s == found.progress.age_s == pytest.approx(silent_s, abs=2)
+    assert not reading.broken
+    # also in a report between the step and the next turn
+    assert before_s is not None
+    assert before_s <= 32
+
+
 def test_log_watch__rules_beyond_what_a_namespace_may_have_are_left_out_and_it_is_said_once(
     node: Node,
 ) -> None:
