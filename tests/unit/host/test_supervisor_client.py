@@ -68,7 +68,7 @@ def test_supervisor__a_schedulers_warning_is_the_jobs_to_handle(tmp_path: Path) 
         until(ready.exists, "the job to handle the signal")
         os.kill(supervisor.pid, signal.SIGUSR1)  # sent to all processes of the run
         supervisor.forward(signal.SIGUSR1)
-        until(lambda: supervisor.poll() or supervisor.lost or supervisor.job_code is not None)
+        until(lambda: has_ended(supervisor))
         assert (supervisor.lost, supervisor.job_code) == (False, 7)
 
 
@@ -76,7 +76,12 @@ def test_supervisor__a_job_without_a_handler_ends_by_the_warning() -> None:
     with supervisor_of(Charge(("sleep", "60"))) as supervisor:
         supervisor.start()
         supervisor.forward(signal.SIGUSR2)
-        until(lambda: supervisor.poll() or supervisor.job_code is not None)
+        until(lambda: has_ended(supervisor))
         assert supervisor.job_code == -signal.SIGUSR2
         supervisor.forward(signal.SIGUSR2)  # to none
         assert not supervisor.lost
+
+
+def has_ended(supervisor: Supervisor) -> bool:
+    supervisor.poll()
+    return supervisor.lost or supervisor.job_code is not None
