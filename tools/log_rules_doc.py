@@ -83,13 +83,13 @@ spec:
 
 A rule is about a job: a line from any of its containers is enough, and a number is off if it is off in any container. `line` is one that common trainers print (`step`, `loss`, `gradNorm`, `tflops`, `tokensPerSecond`, `stepSeconds`,
 `checkpoint`), in the forms of Megatron-LM, DeepSpeed, torchtitan, torchtune, Lightning, Hugging Face's trainer (so TRL and axolotl), LLaMA-Factory, NeMo, MaxText, Composer, Keras, nanoGPT, llm.c, fairseq, mmengine,
-timm, PaddleNLP, Levanter, veRL, OpenRLHF and of progress bars; a number in milliseconds is converted to seconds. `pattern` is your own (RE2). `withinSeconds` counts from the first line of the container that started last, `everySeconds` from the last such line. A number that is not finite is outside any limit. While a pod is not reported, no line counts as missing, and in a log that was not read from its beginning the first line is never missing.
+timm, PaddleNLP, Levanter, veRL, OpenRLHF and of progress bars; a number in milliseconds is converted to seconds. `pattern` is your own (RE2). `withinSeconds` counts from the first line of the container that started last, `everySeconds` from the last such line. A number that is not finite is outside any limit. Only time in which the logs are read counts: after a pause of a node (30 s of it count at most), or a step of its clock, no line is missing. While a pod is not reported, no line counts as missing, and in a log that was not read from its beginning the first line is never missing.
 
 The logs of a node are searched for at most 64 different rules, and at most 32 of one namespace. The agent's log names each pod whose rules exceed that; such rules are not reported, and never count as broken.
 
 With `action: Restart` a broken rule is a fault of the job (`HUNG`, cause `unknown`). An armed job is restarted for it within the budget of its policy, as for any other fault; the rule's text is in the evidence. With `Observe`, the default, an Incident is written and nothing is done. `kcover-ebpf logs FILE --job-rules RULES.toml` tries rules on a saved log (`[[job_rule]]` tables, keys in snake case) as of its last line.
 
-On one host, the same tables are part of the policy file of `run`, and `--log` names the file that the job's output goes to (repeat it for several). What the file contained before the start does not count:
+On one host (without `--join`), the same tables are part of the policy file of `run`, and `--log` names the file that the job's output goes to (repeat it for several). What the file contained before the start does not count:
 
 ```sh
 kcover-ebpf run --act restart --policy policy.toml --log train.log -- torchrun train.py > train.log 2>&1
@@ -103,6 +103,8 @@ within_seconds = 1200
 every_seconds = 600
 action = "Restart"
 ```
+
+There, a suspended job misses no line either, whether it is suspended alone or together with the run.
 
 **A clock of progress.** A step, and a line that a rule expects in time, are signs of progress. They begin no fault and never end a job sooner: if one was printed after the ranks fell silent, the patience of an inferred fault, and a policy's `hard_limit`, count from it. What was announced or is proven does not wait for a log. So write no such rule for a line that a side thread prints whatever the ranks do. If a rule expects a line in time, and the job has printed neither such a line nor a step since its last restart, a hang does not restart it again: the Incident is `Refused` and says so (`kubectl kcover approve` restarts it all the same), and `run` ends the job.
 

@@ -141,8 +141,8 @@ class Coordinator:
         with self._lock:
             if message.report is not None:
                 self._gang.report(host, message.report, self._clock())
-            if message.ended is not None:
-                self._gang.ended(host, message.ended)
+            if message.part_end is not None:
+                self._gang.ended(host, message.part_end)
             if message.done is not None:
                 self._gang.done(host, message.done)
 

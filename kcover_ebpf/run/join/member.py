@@ -58,7 +58,7 @@ class Member:
 
     def ended(self, code: int) -> None:
         """Send that the job of this host has ended by itself."""
-        self._owe(MemberMessage(ended=PartEnd(code, self._hello.start)))
+        self._owe(MemberMessage(part_end=PartEnd(code, self._hello.start)))
 
     def done(self, order: str) -> None:
         """Send that an order was carried out."""

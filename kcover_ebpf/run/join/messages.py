@@ -47,7 +47,7 @@ class MemberMessage:
     hello: Hello | None = None
     report: FaultReport | None = None
     """Report of the host. Its `pods` are replaced: the coordinator knows the sender."""
-    ended: PartEnd | None = None
+    part_end: PartEnd | None = None
     done: str | None = None
     """Id of an order that was carried out."""
 

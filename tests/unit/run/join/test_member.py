@@ -65,7 +65,7 @@ def test_member__what_it_says_of_a_start_is_said_on_each_connection(
     """What was sent just before a connection was lost may not have arrived."""
     member = Member(fake_coordinator.options, HELLO)
     member.start()
-    said = [MemberMessage(ended=PartEnd(1)), MemberMessage(done="train-1-restart")]
+    said = [MemberMessage(part_end=PartEnd(1)), MemberMessage(done="train-1-restart")]
     assert fake_coordinator.admit() == HELLO
     member.ended(1)
     member.done("train-1-restart")
@@ -77,5 +77,5 @@ def test_member__what_it_says_of_a_start_is_said_on_each_connection(
     fake_coordinator.drop()
     assert fake_coordinator.admit().start == 1
     member.ended(0)
-    assert fake_coordinator.receive() == MemberMessage(ended=PartEnd(0, start=1))
+    assert fake_coordinator.receive() == MemberMessage(part_end=PartEnd(0, start=1))
     member.close()
