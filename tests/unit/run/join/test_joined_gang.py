@@ -150,7 +150,7 @@ def test_joined_gang__a_host_that_left_before_an_order_is_not_awaited() -> None:
     gang.see()
     gang.pass_by(1)
     gang.leave("b")
-    order = gang._order(Act.RESTART, "it hangs", hung(Gang()).verdict, gang.now_s)
+    order = gang._order(Act.RESTART, "a rank is stopped", hung(Gang()).verdict, gang.now_s)
     gang.done("a", order.id)
     assert gang.pass_by(0.2) == [CoordinatorMessage(over=True)]
 
@@ -172,7 +172,7 @@ def test_joined_gang__a_host_that_is_back_is_given_the_order_that_it_missed(
     gang.done("b", order.id)
     (message,) = gang.pass_by(0.2)
     assert message.start is not None
-    # a has not taken it yet when it comes back
+    # a has not taken it yet when it joins again
     assert list(gang.missed(gang.hello("a"))) == [message]
     assert list(gang.missed(replace(gang.hello("a"), start=1))) == []
 

@@ -58,7 +58,7 @@ class FakeMember:
         self.sent.append(("begin", start))
 
 
-class FakeSupervisor:
+class FakePartSupervisor:
     """The job runs until it is killed, or the test sets its code."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class Bench:
 
     def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
         self._patch = patch
-        self.member, self.supervisor = FakeMember(), FakeSupervisor()
+        self.member, self.supervisor = FakeMember(), FakePartSupervisor()
         settings = Settings(act=Act.RESTART, policy=Policy())
         self.snapshots = folder / "kept"
         options = RunOptions(settings, "j", argv=("train",), snapshot_dir=self.snapshots)
