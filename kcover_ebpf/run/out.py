@@ -18,7 +18,7 @@ from kcover_ebpf.tunables.host import OUT_FLUSH_S
 _QUEUE_BYTES = 1 << 20
 """Bytes that wait for the reader at most: a thousand verdicts with their evidence."""
 _UNREAD = (errno.EPIPE, errno.EIO)
-"""Errors by which nobody will read the descriptor any more: a pipe's reader or a terminal is gone."""
+"""Errors after which nothing more is read from the descriptor: a pipe's reader or a terminal is gone."""
 
 
 def _no_notice(_count: int) -> str:
@@ -26,7 +26,7 @@ def _no_notice(_count: int) -> str:
 
 
 class Out:
-    """A file descriptor for whole lines, which waits for its reader; silent once nobody can read it any more.
+    """A file descriptor for whole lines, which waits for its reader; silent once it has none.
 
     A line that cannot be written (a full disk) is dropped, and the next one is preceded by a notice.
     """

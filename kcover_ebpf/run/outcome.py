@@ -90,7 +90,7 @@ def lost() -> Outcome:
 def not_restarted(error: KcoverError) -> Outcome:
     """We ended the job on a verdict, and its start failed.
 
-    Without an answer of the supervisor the job may run, so nobody may be invited to try it again.
+    Without an answer of the supervisor the job may run, so no code may invite to try it again.
     """
     text = f"not restarted: {error}"
     if isinstance(error, ActionError):

@@ -315,7 +315,7 @@ def _in_foreground() -> bool:
 def _end_job(supervisor: Supervisor, target: Target) -> str:
     """Stop all processes of the job, then kill them at once; returns a description of the result.
 
-    The supervisor gets a tree as we have followed it: from its root alone nobody finds it once the root has ended.
+    The supervisor gets a tree as we have followed it: its root alone does not lead to it once the root has ended.
 
     Raises `ActionError` if processes remain that do not die, or the supervisor is lost.
     """

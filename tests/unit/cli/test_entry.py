@@ -29,7 +29,7 @@ sys.exit(code)
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&-", ">&- 2>&-", "<&- >&- 2>&-"])
-def test_call__a_closed_standard_stream_stops_no_command(closed: str, tmp_path: Path) -> None:
+def test_entry__a_closed_standard_stream_stops_no_command(closed: str, tmp_path: Path) -> None:
     report = tmp_path / "report"
     script = f'exec "$@" {closed}'
     command = [sys.executable, "-c", _PROGRAM, str(report)]

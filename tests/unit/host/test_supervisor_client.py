@@ -23,6 +23,12 @@ def supervisor_of(charge: Charge) -> Iterator[Supervisor]:
         made.close()
 
 
+def has_ended(supervisor: Supervisor) -> bool:
+    """True once it has reported the end of the job, or is gone itself."""
+    supervisor.poll()
+    return supervisor.lost or supervisor.job_code is not None
+
+
 def test_supervisor__kills_the_orphans_of_a_watched_process_that_has_ended() -> None:
     with (
         subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60 & wait"]) as job,
@@ -80,8 +86,3 @@ def test_supervisor__a_job_without_a_handler_ends_by_the_warning() -> None:
         assert supervisor.job_code == -signal.SIGUSR2
         supervisor.forward(signal.SIGUSR2)  # to none
         assert not supervisor.lost
-
-
-def has_ended(supervisor: Supervisor) -> bool:
-    supervisor.poll()
-    return supervisor.lost or supervisor.job_code is not None

@@ -178,7 +178,7 @@ def test_settings__the_exit_codes_of_all_errors() -> None:
         "OverBound": 1,
         "ApiError": 1,
         "Conflict": 1,
-        "Forbidden": 1,
+        "Forbidden": 3,
         "NotFound": 1,
         "Gone": 1,
         "TooLarge": 1,

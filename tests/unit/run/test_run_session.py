@@ -215,7 +215,7 @@ def test_session__shutdown(live: Any, supervisor: FakeSupervisor) -> None:
     assert supervisor.orders == ["kill"]
 
 
-def test_session__whoever_ends_a_process_tree_is_told_its_members(
+def test_session__the_supervisor_gets_the_members_of_a_process_tree_with_its_end(
     live: Any, supervisor: FakeSupervisor
 ) -> None:
     session, _ = live(decide(Act.SHUTDOWN), owns=False)
