@@ -219,7 +219,7 @@ class Efforts:
 
 
 def _uncounted_ns(thread: ThreadHistory, lead_thread: ThreadHistory | None) -> int:
-    """CPU time of a thread that is no work; negative for work that it would have done on a CPU of its own."""
+    """CPU time of a thread that is no work; negative for work that it would have done on a CPU without others."""
     # A network thread of NCCL spins on every rank that has joined; an autograd thread waits for its device; that of
     # a TCPStore whose host has left polls a closed connection for ever (PyTorch 1.13). CPU that is burned in a wait, or
     # in calls that do nothing, is no work. On a busy machine a thread that computes gets little of a CPU.

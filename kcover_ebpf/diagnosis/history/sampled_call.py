@@ -26,7 +26,7 @@ STOPPED = (*HELD, TaskState.TRACED)
 
 
 @dataclass(frozen=True, slots=True)
-class Glimpse:
+class RegisterSample:
     """Where one sample found a thread that had used a CPU."""
 
     boottime_ns: int
@@ -235,9 +235,11 @@ class UsualWaits:
         return waits.longest_ns if waits is not None and waits.are_habit(self._count) else 0
 
 
-def glimpse(sample: ThreadSample, table: SyscallTable, *, works: bool, at_calls: bool) -> Glimpse:
+def register_sample(
+    sample: ThreadSample, table: SyscallTable, *, works: bool, at_calls: bool
+) -> RegisterSample:
     """What is kept of a sample; `works` and `at_calls` are fields of it."""
-    return Glimpse(
+    return RegisterSample(
         boottime_ns=sample.boottime_ns,
         calls_nothing=sample.syscall == NO_SYSCALL,
         spin_call=asks_again(sample, table),

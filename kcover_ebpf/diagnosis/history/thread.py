@@ -13,12 +13,12 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.history.code_map import WAITS, Code, CodeMap
 from kcover_ebpf.diagnosis.history.sampled_call import (
     STOPPED,
-    Glimpse,
+    RegisterSample,
     UsualWaits,
     asks_again,
     cpu_shares,
-    glimpse,
     left_cpu_ns,
+    register_sample,
     site,
 )
 from kcover_ebpf.diagnosis.history.wait_exits import WaitExits
@@ -71,7 +71,7 @@ class ThreadHistory:
     """Share of the last interval in which it wanted a CPU and got none."""
     denied_share: float = 0.0
     """Share of the time in which it wanted a CPU and had none, when it last wanted one for more than a moment."""
-    glimpses: deque[Glimpse] = field(default_factory=lambda: deque(maxlen=REGISTER_SAMPLES))
+    glimpses: deque[RegisterSample] = field(default_factory=lambda: deque(maxlen=REGISTER_SAMPLES))
     cpu_share: float = 0.0
     """Share of the last interval that it spent on a CPU."""
     naps_since_ns: int | None = None
@@ -98,7 +98,7 @@ class ThreadHistory:
     """Number of consecutive samples that found it waiting, or working, in its burn."""
     _unplaced: bool = False
     """The last sample found it burning where only its stack shows whether it waits."""
-    _taken: ThreadSample | None = None
+    _taken_sample: ThreadSample | None = None
     _asks_only: bool | None = None
     """Cached `waits_busily` for the last sample; None before it is computed."""
 
@@ -116,8 +116,8 @@ class ThreadHistory:
 
     def take_cpu_ns(self) -> tuple[int, int]:
         """Nanoseconds since the last call on a CPU, and waiting for one without any sleep; 0 and 0 at the first."""
-        taken, sample = self._taken or self.sample, self.sample
-        self._taken = sample
+        taken, sample = self._taken_sample or self.sample, self.sample
+        self._taken_sample = sample
         used_ns, delay_ns = sample.cpu_ns - taken.cpu_ns, sample.run_delay_ns - taken.run_delay_ns
         slept = sample.voluntary_count != taken.voluntary_count
         return max(0, used_ns), 0 if slept else max(0, delay_ns)
@@ -176,7 +176,7 @@ class ThreadHistory:
             at = self.at = code.at(sample.user_ip) if code else None
             works = at is Code.OWN and code is not None and code.drives_device
             at_calls = at is Code.PLUMBING
-            self.glimpses.append(glimpse(sample, table, works=works, at_calls=at_calls))
+            self.glimpses.append(register_sample(sample, table, works=works, at_calls=at_calls))
             changed = busy and self._place(at)
             self.in_plumbing = busy and self._unplaced
             if changed or (was_burning and self._exits.observe(before, sample, self._code)):
@@ -333,19 +333,19 @@ class ThreadHistory:
     def repeats_calls(self) -> bool:
         """True if it spins in place, mostly at calls of the C library: these return at once, and change nothing.
 
-        A computation may keep its registers as well, but is found in code of its own.
+        A computation may keep its registers as well, but is found in its own code.
         """
         seen = self._burning()
         return self.spins_in_place and 2 * sum(sample.at_calls for sample in seen) > len(seen)
 
-    def _burning(self) -> list[Glimpse]:
+    def _burning(self) -> list[RegisterSample]:
         since_ns = self.burning_since_ns
         if since_ns is None:
             return []
         return [sample for sample in self.glimpses if sample.boottime_ns > since_ns]
 
 
-def _ask_only(burning: Sequence[Glimpse]) -> bool:
+def _ask_only(burning: Sequence[RegisterSample]) -> bool:
     asked = 0
     for sample in burning:
         if sample.spin_call:

@@ -145,7 +145,7 @@ def test_kubectl__a_dry_run_is_switched_on_and_off(plugin: Plugin) -> None:
 @pytest.mark.parametrize(
     "server", ["2020-01-01T00:00:00Z", "2090-01-01T00:00:00Z"], ids=["behind us", "ahead of us"]
 )
-def test_uncordon__a_node_is_declared_well_by_the_clock_of_the_api_server(
+def test_kubectl__uncordon_a_node_is_declared_well_by_the_clock_of_the_api_server(
     plugin: Plugin, server: str
 ) -> None:
     """One ahead of it would hide the faults of the time between, and one behind it would uncordon nothing."""
@@ -156,7 +156,7 @@ def test_uncordon__a_node_is_declared_well_by_the_clock_of_the_api_server(
     assert cleared_s(plugin) == rfc3339.from_text(server)
 
 
-def test_uncordon__a_cordon_of_the_same_second_is_over_as_well(plugin: Plugin) -> None:
+def test_kubectl__uncordon_a_cordon_of_the_same_second_is_over_as_well(plugin: Plugin) -> None:
     cordoned = "2026-01-01T00:00:00.700000Z"
     annotations = {CORDONED: f"{cordoned} xid_79"}
     plugin.cluster.objects["/api/v1/nodes/n7"] = {"metadata": {"annotations": annotations}}
@@ -164,7 +164,9 @@ def test_uncordon__a_cordon_of_the_same_second_is_over_as_well(plugin: Plugin) -
     assert cleared_s(plugin) == rfc3339.from_text(cordoned)
 
 
-def test_uncordon__where_the_server_tells_no_time_nothing_is_changed(plugin: Plugin) -> None:
+def test_kubectl__uncordon_without_the_time_of_the_server_nothing_is_changed(
+    plugin: Plugin,
+) -> None:
     plugin.cluster.objects["/api/v1/nodes/n7"] = {"metadata": {}}
     plugin.cluster.written = None
     code, err = plugin.fails("uncordon", "n7")
