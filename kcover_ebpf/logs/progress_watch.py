@@ -108,12 +108,11 @@ class ProgressWatch:
     def _note_step(self, block: bytes, now_s: float) -> None:
         last_place, last_step = _last_steps(block, len(block))
         if last_place is not None and last_place[:2] != self._place:
-            self._place, self._moved_s = (
-                last_place[:2],
-                lines.time_s_at(block, last_place[2], now_s),
-            )
+            self._place = last_place[:2]
+            self._moved_s = lines.time_s_at(block, last_place[2], now_s)
         if last_step is not None and last_step[0] != self._step:
-            self._step, self._step_s = last_step[0], lines.time_s_at(block, last_step[2], now_s)
+            self._step = last_step[0]
+            self._step_s = lines.time_s_at(block, last_step[2], now_s)
 
     def _note_numbers(self, block: bytes) -> None:
         piece = block[max(0, len(block) - _PIECE_BYTES) :]

@@ -173,7 +173,7 @@ def drained_since_s(node: NodeView) -> float | None:
 
 
 def _is_in_repair(node: NodeView, now_s: float) -> bool:
-    """True if a step was started, or the node is drained for one, within the time after which others go on."""
+    """True if a step was started, or the node is drained for one, and other nodes must still wait for it."""
     times_s = [attempt.time_s for attempt in attempts_of(node)]
     if (drained_s := drained_since_s(node)) is not None:
         times_s.append(drained_s)

@@ -335,8 +335,10 @@ class ThreadHistory:
 
         A computation may keep its registers as well, but is found in its own code.
         """
+        if not self.spins_in_place:
+            return False
         seen = self._burning()
-        return self.spins_in_place and 2 * sum(sample.at_calls for sample in seen) > len(seen)
+        return 2 * sum(sample.at_calls for sample in seen) > len(seen)
 
     def _burning(self) -> list[RegisterSample]:
         since_ns = self.burning_since_ns

@@ -6,7 +6,7 @@ find old addresses, or none. They keep their pod, its node, devices, volumes and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import AckResult
@@ -36,12 +36,6 @@ def staying(context: RestartContext) -> tuple[GangPod, ...]:
     if not moved:
         return live
     return tuple(pod for pod in live if pod.pod.uid not in moved and context.is_old(pod))
-
-
-def acks(context: RestartContext) -> Mapping[str, AckResult]:
-    """Results of the present order, by the nodes that have answered."""
-    order = context.status.order
-    return context.world.acks(order.id) if order is not None else {}
 
 
 def begin(context: RestartContext) -> Status:
@@ -108,7 +102,7 @@ def _stopped_on(context: RestartContext) -> Status | None:
 
 def _is_held(context: RestartContext) -> bool:
     """True once every node with pods that stay has carried out the present order to stop."""
-    done = {node for node, result in acks(context).items() if result is AckResult.DONE}
+    done = {node for node, result in context.acks.items() if result is AckResult.DONE}
     return {pod.pod.node for pod in staying(context)} <= done
 
 

@@ -36,7 +36,7 @@ from kcover_ebpf.tunables.recovery import (
 
 def stop(context: RestartContext) -> Transition:
     """Wait until all nodes have stopped their ranks."""
-    acks, limit_s = hybrid.acks(context), _limit_s(context)
+    acks, limit_s = context.acks, _limit_s(context)
     nodes = set(context.status.nodes) - _left_behind(context)
     why = _lost(context) or _why_not_stopped(context, nodes, acks)
     if why:
@@ -81,10 +81,10 @@ def _why_not_stopped(
 
 def resume(context: RestartContext) -> Transition:
     """Undo a stop that is not followed by a kill."""
-    waiting = set(context.status.nodes) - set(hybrid.acks(context))
+    waiting = set(context.status.nodes) - set(context.acks)
     if waiting and context.elapsed_s < RESUME_S:
         return Transition(wake_s=RESUME_S - context.elapsed_s)
-    if _is_over(context):
+    if _work_again(context):
         text = "the ranks were resumed and work again: nothing was ended"
         return Transition(context.go(Step.DONE, text, Phase.OBSERVED))
     return Transition(escalate(context, context.detail.why or "the ranks could not be stopped"))
@@ -142,8 +142,8 @@ def _returned(context: RestartContext, text: str) -> Transition:
     return Transition(context.go(Step.PROGRESS, text, Phase.RECOVERING, detail))
 
 
-def _is_over(context: RestartContext) -> bool:
-    """True if the ranks work: their agents resumed them long ago, while no controller wrote."""
+def _work_again(context: RestartContext) -> bool:
+    """True if the ranks work: their agents resumed them while no controller wrote."""
     gang_verdict, top = context.world.gang_verdict, context.world.top
     is_there = top is not None and not top.ended
     return (

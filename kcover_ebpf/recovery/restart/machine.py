@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
 from kcover_ebpf.api.fault_policy import FaultPolicy
+from kcover_ebpf.api.fault_report import AckResult
 from kcover_ebpf.api.incident import Phase, RestartAction, RestartMethod, Status
 from kcover_ebpf.api.incident_parts import CrashRecord
 from kcover_ebpf.api.job_kinds import must_train
@@ -76,6 +77,12 @@ class RestartContext:
     def elapsed_s(self) -> float:
         """Seconds since the present step began."""
         return self.world.now_s - self.action.started_s
+
+    @property
+    def acks(self) -> Mapping[str, AckResult]:
+        """Results of the present order, by the nodes that have answered; empty without an order."""
+        order = self.status.order
+        return self.world.acks(order.id) if order is not None else {}
 
     @property
     def restarts_left(self) -> int:

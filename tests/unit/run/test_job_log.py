@@ -114,7 +114,7 @@ def test_read__a_step_of_the_clock_changes_no_age(
 
 
 def test_read__a_line_with_a_time_of_its_own_is_not_of_the_future(followed: Followed) -> None:
-    """The time is by a clock that has been stepped since, or that went on while the job was suspended."""
+    """The time is by a clock that has been stepped since, or that continued while the job was suspended."""
     seen = followed.after(1, "2096-01-01T00:00:00Z stdout F step 1 loss: 2.0\n")
     assert seen is not None
     assert seen.moved_ns == seen.boottime_ns

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +22,7 @@ from kcover_ebpf.run.sinks import Announcer, Sink
 from kcover_ebpf.settings import Act, Policy, Settings
 from kcover_ebpf.tunables.host import JOIN_ENDED_S
 from tests.unit.support.fake_clock import FakeClock
+from tests.unit.support.fake_supervisor import FakeSupervisor
 
 HUNG = Verdict(VerdictKind.HUNG, Cause.STOPPED, 103.5, 100.0, job="j", incident="j-1")
 ORDER = CoordinatorMessage(end=EndOrder("j-1-restart", Act.RESTART, "why", HUNG))
@@ -30,6 +30,8 @@ START = CoordinatorMessage(start=StartOrder(0.0))
 OVER = CoordinatorMessage(over=True)
 
 Pass = Callable[[], None]
+_NEVER = 1 << 30
+"""Polls after which the job would end: the test sets its code before."""
 
 
 class FakeMember:
@@ -56,41 +58,6 @@ class FakeMember:
 
     def begin(self, start: int) -> None:
         self.sent.append(("begin", start))
-
-
-class FakePartSupervisor:
-    """The job runs until it is killed, or the test sets its code."""
-
-    def __init__(self) -> None:
-        self.job_pid = os.getpid()
-        self.job_code: int | None = None
-        self.left_behind_count = 0
-        self.unkillable: tuple[int, ...] = ()
-        self.lost = False
-        self.start_count = 0
-        self._reader, self._writer = os.pipe()
-        os.write(self._writer, b"news")
-
-    def fileno(self) -> int:
-        return self._reader
-
-    def close(self) -> None:
-        os.close(self._reader)
-        os.close(self._writer)
-
-    def poll(self) -> None:
-        pass
-
-    def start(self) -> int:
-        self.start_count, self.job_code = self.start_count + 1, None
-        return self.job_pid
-
-    def end(self, grace_s: float, *, ask: bool = True) -> None:
-        self.job_code = -15
-
-    def kill_and_wait(self) -> tuple[int, ...]:
-        self.job_code = -9
-        return ()
 
 
 class FakePartSensor:
@@ -123,7 +90,7 @@ class Bench:
 
     def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
         self._patch = patch
-        self.member, self.supervisor = FakeMember(), FakePartSupervisor()
+        self.member, self.supervisor = FakeMember(), FakeSupervisor(polls=_NEVER)
         settings = Settings(act=Act.RESTART, policy=Policy())
         self.snapshots = folder / "kept"
         options = RunOptions(settings, "j", argv=("train",), snapshot_dir=self.snapshots)
@@ -210,7 +177,7 @@ def test_joined_session__a_run_whose_sensor_has_failed_waits_for_the_other_hosts
 def test_joined_session__a_run_whose_sensor_has_failed_obeys_orders(bench: Bench) -> None:
     steps = fail, bench.hear(ORDER), bench.hear(START), bench.end_itself, bench.hear(OVER)
     assert bench.ended(*steps).exit_code == 0
-    assert bench.supervisor.start_count == 1
+    assert bench.supervisor.orders.count("start") == 1
     assert not bench.snapshots.exists()
 
 
@@ -225,7 +192,7 @@ def test_joined_session__an_order_to_start_that_comes_twice_starts_the_job_once(
         bench.hear(OVER),
     )
     assert bench.ended(*steps).exit_code == 0
-    assert (bench.session.restart_count, bench.supervisor.start_count) == (1, 1)
+    assert (bench.session.restart_count, bench.supervisor.orders.count("start")) == (1, 1)
     said = [message for message in bench.member.sent if message != "report"]
     assert said == [("done", "j-1-restart"), ("begin", 1), ("ended", 0)]
 
@@ -261,5 +228,5 @@ def test_joined_session__a_run_that_waits_to_start_again_waits_for_a_lost_connec
 
     steps = bench.hear(ORDER), lose, pass_by, be_back, bench.end_itself, bench.hear(OVER)
     outcome = bench.ended(*steps)
-    assert bench.supervisor.start_count == start_count
+    assert bench.supervisor.orders.count("start") == start_count
     assert outcome.reason is (Reason.EXITED if start_count else Reason.RESTARTS)
