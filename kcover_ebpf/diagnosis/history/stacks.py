@@ -28,8 +28,9 @@ def unbuilt(stack: Stack) -> Stack:
     return tuple(_BUILD.sub("+", word) for word in stack)
 
 
+_INTERPRETER = ("python", "libpython")
 # libraries that every wait goes through, whatever called them
-PLUMBING = ("libc.", "libc-", "libpthread", "libstdc++", "ld-", "[vdso]", "python", "libpython")
+PLUMBING = ("libc.", "libc-", "libpthread", "libstdc++", "ld-", "[vdso]", *_INTERPRETER)
 
 
 def waits_in(stack: Stack) -> str | None:
@@ -61,7 +62,7 @@ class KnownWaits:
             if len(self._answers) >= _ANSWERED:
                 self._answers.clear()
             self._answers[stack] = any(
-                similarity(stack, pair) >= SAME_STACK_SHARE for pair in self._stacks
+                _is_same_wait(stack, known_stack) for known_stack in self._stacks
             )
         return self._answers[stack]
 
@@ -74,6 +75,21 @@ class KnownWaits:
     def count(self) -> int:
         """Number of different remembered waits."""
         return len(self._stacks)
+
+
+def _is_same_wait(stack: Stack, known_stack: Stack) -> bool:
+    """True if the stacks are alike, unless the known one ran Python where the other sleeps.
+
+    In a program in Python most words are the interpreter's, so a rank that computed looks like one that waits for a
+    lock.
+    """
+    is_alike = similarity(stack, known_stack) >= SAME_STACK_SHARE
+    return is_alike and (_runs_python(stack) or not _runs_python(known_stack))
+
+
+def _runs_python(stack: Stack) -> bool:
+    """True if the innermost word is the interpreter's: whoever sleeps does so in the C library."""
+    return stack[0].startswith(_INTERPRETER)
 
 
 def groups(stacks: Mapping[Key, Stack]) -> list[list[Key]]:

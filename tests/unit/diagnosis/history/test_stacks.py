@@ -13,6 +13,7 @@ from kcover_ebpf.diagnosis.history.stacks import (
     similarity,
     waits_in,
 )
+from kcover_ebpf.tunables.diagnosis import SAME_STACK_SHARE
 
 STACKS = st.lists(st.sampled_from([f"m+{number:x}" for number in range(12)]), max_size=8).map(tuple)
 A, B, C = (tuple(f"lib{name}.so+{number:x}" for number in range(20)) for name in "abc")
@@ -97,6 +98,19 @@ def test_known_waits__are_few_and_different() -> None:
     assert many.count == 64
     assert many.knows(("x+99", "y+99"))
     assert not many.knows(("x+0", "y+0"))
+
+
+EVALUATES = tuple(f"python3.11+{number:x}" for number in range(20))
+LOCKS = ("libc.so.6+1", "libc.so.6+2", "python3.11+aa", *EVALUATES[2:])
+"""It waits for a lock of Python: most words are those of any program in Python."""
+
+
+def test_known_waits__one_that_ran_python_says_nothing_of_one_that_sleeps() -> None:
+    assert similarity(EVALUATES, LOCKS) > SAME_STACK_SHARE
+    assert not known(EVALUATES).knows(LOCKS)
+    assert known(EVALUATES).knows((*EVALUATES[1:], "python3.11+bb"))
+    assert known(LOCKS).knows(EVALUATES)
+    assert known(LOCKS).knows(("libc.so.6+3", *LOCKS[1:]))
 
 
 @pytest.mark.parametrize(
