@@ -43,6 +43,18 @@ _HASHES = "_sha2", "_sha256", "hashlib"
 OpenSSL, which costs 4 MB in a reader that hashes nothing else."""
 
 
+def _hash_function() -> Any:
+    for name in _HASHES[:-1]:
+        try:
+            return import_module(name).sha256
+        except ImportError:
+            continue
+    return import_module(_HASHES[-1]).sha256
+
+
+_sha256 = _hash_function()
+
+
 @dataclass(frozen=True, slots=True)
 class FoundTraceback:
     """One traceback, without text that must not be reported."""
@@ -75,7 +87,9 @@ class _Open:
     rank: int | None
     indent: int
     """Blanks before its first line, of whatever origin; frames have more, its last line equally many."""
-    frames: list[str] = field(default_factory=list)
+    frame_count: int = 0
+    digest: Any = field(default_factory=_sha256)
+    """SHA-256 of the frames so far, each with a line end: their texts may be as long as a program likes."""
     place: str | None = None
     own_place: str | None = None
     """Location of the innermost frame outside installed packages."""
@@ -83,7 +97,7 @@ class _Open:
 
 
 class TracebackFinder:
-    """Takes complete lines in order. Bounded: some KiB of context, and the frames of 32 unfinished tracebacks."""
+    """Takes complete lines in order. Bounded: some KiB of context, and a hash of each of 32 unfinished tracebacks."""
 
     def __init__(self) -> None:
         self._context = b""
@@ -170,7 +184,7 @@ class TracebackFinder:
             del self._open[key]
         elif text.strip() and indent <= found_open.indent:
             del self._open[key]
-            if found_open.frames and (error := _ERROR.match(text)):
+            if found_open.frame_count and (error := _ERROR.match(text)):
                 yield _finished(found_open, text.strip(), error["error"])
 
     def _add_late_step(self, line: lines.LogLine) -> None:
@@ -191,9 +205,11 @@ class TracebackFinder:
 
 def _add(found_open: _Open, frame: re.Match[str]) -> None:
     file, number = frame["file"], frame["line"]
-    if len(found_open.frames) < _MOST_FRAMES:
+    if found_open.frame_count < _MOST_FRAMES:
+        found_open.frame_count += 1
         # folders differ between images, and may be temporary
-        found_open.frames.append(f"{'/'.join(file.split('/')[-3:])}:{number}:{frame['name']}")
+        text = f"{'/'.join(file.split('/')[-3:])}:{number}:{frame['name']}\n"
+        found_open.digest.update(text.encode())
     name = file.rpartition("/")[2]
     # a name with other characters may be a text that a program made up
     place = f"{name}:{number}" if _PLAIN_NAME.fullmatch(name) else None
@@ -203,9 +219,9 @@ def _add(found_open: _Open, frame: re.Match[str]) -> None:
 
 
 def _finished(found_open: _Open, text: str, error: str) -> FoundTraceback:
-    digest = _hex_digest("\n".join((*found_open.frames, error)))[:16]
+    found_open.digest.update(error.encode())
     return FoundTraceback(
-        fingerprint=digest,
+        fingerprint=found_open.digest.hexdigest()[:16],
         time=found_open.time,
         error=text,
         stream=found_open.stream,
@@ -215,20 +231,3 @@ def _finished(found_open: _Open, text: str, error: str) -> FoundTraceback:
         rank=found_open.rank,
         process=found_open.process,
     )
-
-
-def _hex_digest(text: str) -> str:
-    """SHA-256 of the text in UTF-8, as `hashlib.sha256` returns it."""
-    return str(_sha256(text.encode()).hexdigest())
-
-
-def _hash_function() -> Any:
-    for name in _HASHES[:-1]:
-        try:
-            return import_module(name).sha256
-        except ImportError:
-            continue
-    return import_module(_HASHES[-1]).sha256
-
-
-_sha256 = _hash_function()
