@@ -126,7 +126,7 @@ def by_command(data: bytes) -> tuple[float, int]:
 def by_agent(data: bytes) -> tuple[float, int]:
     """The same of the reader of the agent, from a file."""
     own = tuple(rule for rule in rules.shipped() if rule.source is Source.CONTAINER)
-    reader = ContainerLogReader("uid", "main", own, shipped())
+    reader = ContainerLogReader("uid", "main", own)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "ns_pod_uid", "main", "0.log")
         file.parent.mkdir(parents=True)

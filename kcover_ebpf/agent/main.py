@@ -235,7 +235,7 @@ class _Agent:
         logs = None
         if plan.pod_logs:
             longest_s = plan.settings.longest_phase_s
-            logs = LogPlan(plan.pod_logs, plan.log_rules, plan.catalog, longest_s)
+            logs = LogPlan(plan.pod_logs, plan.log_rules, longest_s)
         own = [container.path for container in containers.of_pod(plan.pod.uid)] if plan.pod else []
         readers = ConfinedReaders(logs, (*cgroups.own_groups(), *own), _warn)
         self._stack.callback(readers.close)

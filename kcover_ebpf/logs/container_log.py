@@ -56,7 +56,6 @@ class ContainerLogReader:
         pod_uid: str,
         container: str,
         rules: Sequence[LogRule],
-        catalog: Catalog,
         *,
         job_rules: Sequence[JobRule] = (),
         longest_phase_s: float = LONGEST_PHASE_S,
@@ -69,7 +68,7 @@ class ContainerLogReader:
         self._job_rules = tuple(job_rules)
         self._progress = ProgressWatch(longest_phase_s)
         self._pod_uid, self._container = pod_uid, container
-        self._rules, self._catalog = rules, catalog
+        self._rules = rules
         self._rule_set = RuleSet(rules)
         self._generic = frozenset(rule.name for rule in rules if rule.generic)
         self._start = -1
@@ -77,7 +76,8 @@ class ContainerLogReader:
 
     def _begin(self) -> None:
         self._lines, self._tracebacks = NormalLines(), TracebackFinder()
-        self._reader = LogReader(self._rules, self._catalog, source=Source.CONTAINER)
+        # no Xid is known: a line that reads as the kernel's (the rest of a cut one) was written by the program
+        self._reader = LogReader(self._rules, Catalog({}), source=Source.CONTAINER)
         self._counts: dict[tuple[str, Severity], _Count] = {}
         self._seen: list[_Seen] = []
         self._skipped_bytes = 0

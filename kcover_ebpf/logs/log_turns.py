@@ -12,7 +12,6 @@ from pathlib import Path
 
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.devices.catalog import Catalog
 from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.log_files import KEPT_BYTES, LogFiles, UnsafeLogError
@@ -50,7 +49,6 @@ class LogTurns:
         self,
         folder: Path,
         rules: Iterable[LogRule],
-        catalog: Catalog,
         *,
         longest_phase_s: float = LONGEST_PHASE_S,
     ) -> None:
@@ -59,7 +57,7 @@ class LogTurns:
         `longest_phase_s`: a longer phase announced by a program is refused.
         """
         self._longest_phase_s = longest_phase_s
-        self._folder, self._catalog = folder, catalog
+        self._folder = folder
         self._rules = tuple(rule for rule in rules if rule.source is Source.CONTAINER)
         self._wanted: dict[str, WantedLog] = {}
         self._followed: dict[str, _Followed] = {}
@@ -132,7 +130,6 @@ class LogTurns:
                 wanted.pod_uid,
                 wanted.container,
                 self._rules,
-                self._catalog,
                 job_rules=wanted.job_rules,
                 longest_phase_s=self._longest_phase_s,
             )

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from kcover_ebpf.api.job_rules import JobRule, RuleAction
-from kcover_ebpf.devices.catalog import Catalog
 from kcover_ebpf.facts.logs import BrokenLogRule, LogSeen
 from kcover_ebpf.gang import job_rules
 from kcover_ebpf.gang.job_rules import LoggedProgress, SeenLog
@@ -35,7 +34,7 @@ class _LogFile:
     def __init__(self, path: Path, rules: Sequence[JobRule], longest_phase_s: float) -> None:
         self._path = path
         self.reader = ContainerLogReader(
-            os.fspath(path), "", (), Catalog({}), job_rules=rules, longest_phase_s=longest_phase_s
+            os.fspath(path), "", (), job_rules=rules, longest_phase_s=longest_phase_s
         )
         self._fd: int | None = None
         self._offset = 0

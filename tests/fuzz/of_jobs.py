@@ -126,7 +126,7 @@ def _summary(data: bytes) -> None:
     """As an agent reads it: two starts, the second after bytes that were skipped."""
     half = len(data) // 2
     with patch.object(container_log, "LogReader", lambda *_, **__: copy(_CONTAINER_READER)):
-        reader = container_log.ContainerLogReader("u", "c", _CONTAINER_RULES, catalog())
+        reader = container_log.ContainerLogReader("u", "c", _CONTAINER_RULES)
         for chunk in (Chunk(0, data[:half], 0, True), Chunk(1, data[half:], 7)):
             reader.feed(chunk, 1.8e9)
             found = reader.summary(1.8e9)

@@ -15,7 +15,6 @@ from typing import Any
 
 from kcover_ebpf.agent.reader.program import Note, Operation, decode, encode
 from kcover_ebpf.api.job_rules import JobRule
-from kcover_ebpf.devices.catalog import files as catalog
 from kcover_ebpf.logs import rules, secret_masking
 from kcover_ebpf.logs.log_files import LogFiles, UnsafeLogError
 from kcover_ebpf.logs.log_turns import LogTurns
@@ -60,7 +59,6 @@ class _Turns:
                 self._turns = LogTurns(
                     plan["folder"] or Path("/"),
                     rules.load(plan["rules"]),
-                    catalog.load(plan["catalog"]),
                     longest_phase_s=arguments["longest_phase_s"],
                 )
             asked = arguments["asked"]

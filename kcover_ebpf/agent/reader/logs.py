@@ -38,7 +38,6 @@ class LogPlan:
 
     folder: Path
     rules: Path | None = None
-    catalog: Path | None = None
     longest_phase_s: float = LONGEST_PHASE_S
     """Longest phase in seconds that a program may announce; a longer one is refused."""
 
@@ -51,7 +50,6 @@ class ReadLogs:
         self._plan = {
             "folder": os.fspath(plan.folder),
             "rules": os.fspath(plan.rules) if plan.rules else "",
-            "catalog": os.fspath(plan.catalog) if plan.catalog else "",
         }
         self._longest_phase_s = plan.longest_phase_s
 

@@ -18,7 +18,6 @@ from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.known_lines import KnownLine
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.pods import Container, ContainerKind, Pod
-from kcover_ebpf.devices.catalog.files import shipped as catalog
 from kcover_ebpf.errors import ReaderError
 from kcover_ebpf.logs import log_turns, rules
 from kcover_ebpf.logs.log_turns import LogTurns
@@ -35,7 +34,7 @@ class ReadHere:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.starts = folder, 1
-        self.turns = LogTurns(folder, rules.shipped(), catalog())
+        self.turns = LogTurns(folder, rules.shipped())
         self.asked: list[Sequence[WantedLog] | None] = []
         self.ends_over = ""
 
@@ -43,7 +42,7 @@ class ReadHere:
         self.asked.append(wanted)
         if wanted is not None and any(wanted_log.key == self.ends_over for wanted_log in wanted):
             self.starts += 1
-            self.turns = LogTurns(self.folder, rules.shipped(), catalog())
+            self.turns = LogTurns(self.folder, rules.shipped())
             raise ReaderError("the reader of logs ended: signal 9", self.ends_over)
         return self.turns.turn(wanted)
 

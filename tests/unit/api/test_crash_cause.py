@@ -9,7 +9,6 @@ import pytest
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.incident import Phase, Status
 from kcover_ebpf.api.log_report import ContainerLog
-from kcover_ebpf.devices.catalog.files import shipped as catalog
 from kcover_ebpf.gang import log_evidence
 from kcover_ebpf.gang.log_evidence import LogEvidence
 from kcover_ebpf.logs.container_log import ContainerLogReader
@@ -117,7 +116,7 @@ def test_crash_cause__an_end_from_outside_is_no_bug() -> None:
 def test_crash_cause__that_a_launcher_ends_the_others_afterwards_changes_nothing() -> None:
     at_s = NOW_S - 2.1
     closing = "W1130 12:13:49.388 1 torch/distributed/elastic/api.py:900] Sending process 7 closing signal SIGTERM"
-    reader = ContainerLogReader("uid-1", "main", crash_logs.RULES, catalog())
+    reader = ContainerLogReader("uid-1", "main", crash_logs.RULES)
     texts = [(at_s, line) for line in crash_logs.BUG.splitlines()] + [(at_s + 0.5, closing)]
     block = "".join(f"{rfc3339.to_text(time_s)} stderr F {text}\n" for time_s, text in texts)
     reader.feed(Chunk(0, block.encode(), is_first=True), NOW_S)

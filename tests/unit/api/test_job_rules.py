@@ -24,7 +24,6 @@ from kcover_ebpf.api.known_lines import KnownLine
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.cli import entry
 from kcover_ebpf.cli.logs import logs
-from kcover_ebpf.devices.catalog import Catalog
 from kcover_ebpf.errors import ObjectError, PolicyError
 from kcover_ebpf.gang import job_rules
 from kcover_ebpf.gang.job_rules import BrokenRule
@@ -47,7 +46,7 @@ def read(
     start: int = 0, reader: ContainerLogReader | None = None, is_first: bool = True,
 ) -> ContainerLog | None:  # fmt: skip
     """The log of a container whose lines were printed so long after its start."""
-    reader = reader or ContainerLogReader(uid, "main", (), Catalog({}), job_rules=rules)
+    reader = reader or ContainerLogReader(uid, "main", (), job_rules=rules)
     lines = [(0.0, "starting"), *printed]
     block = "".join(
         f"{rfc3339.to_text(START_S + at_s)} stderr F {text}\n" for at_s, text in lines
@@ -103,7 +102,7 @@ def test_broken__a_log_that_was_not_read_from_its_beginning_misses_no_first_line
 
 
 def test_broken__the_log_before_a_restart_does_not_count() -> None:
-    reader = ContainerLogReader("uid-0", "main", (), Catalog({}), job_rules=(LOSS,))
+    reader = ContainerLogReader("uid-0", "main", (), job_rules=(LOSS,))
     before = read((99, "loss: 2.0"), reader=reader)
     after = read(start=1, reader=reader)
     assert before is not None
@@ -201,7 +200,7 @@ def test_logs__a_saved_log_is_tried_on_rules(tmp_path: Path) -> None:
 
 
 def test_progress__steps_checkpoints_and_what_is_done_again() -> None:
-    reader = ContainerLogReader("uid-0", "main", (), Catalog({}))
+    reader = ContainerLogReader("uid-0", "main", ())
     first = read(
         (10, "step 1 loss 3"), (50, "Saved checkpoint to /ckpt/step-100"), (60, "step 134 loss 2"),
         reader=reader,
@@ -232,7 +231,7 @@ def test_progress__numbers_that_it_prints_beside_a_step() -> None:
 
 def test_progress__a_bar_of_one_epoch_moves_and_is_no_step() -> None:
     """Its number begins anew with each epoch: nothing is done again where it does."""
-    reader = ContainerLogReader("uid-0", "main", (), Catalog({}))
+    reader = ContainerLogReader("uid-0", "main", ())
     bar = "Epoch {0}:  1%|#  | {1}/100 [00:42<00:58]"
     first = read((10, bar.format(0, 90)), (60, bar.format(1, 3)), reader=reader)
     assert first is not None
@@ -323,7 +322,7 @@ def test_progress__a_hint_of_a_script_keeps_the_exit_status() -> None:
 
 
 def test_progress__a_hint_for_longer_than_is_allowed_counts_for_nothing() -> None:
-    reader = ContainerLogReader("uid-0", "main", (), Catalog({}), longest_phase_s=600)
+    reader = ContainerLogReader("uid-0", "main", (), longest_phase_s=600)
     found = read((95, "kcover: phase evaluation up to 601 s"), reader=reader)
     assert found is not None
     assert found.phase is not None

@@ -9,7 +9,6 @@ import pytest
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.incident import Phase, Status
 from kcover_ebpf.api.pods import Pod
-from kcover_ebpf.devices.catalog.files import shipped as catalog
 from kcover_ebpf.gang import log_evidence
 from kcover_ebpf.gang.gang_input import NodeState
 from kcover_ebpf.gang.gang_judge import merge
@@ -130,7 +129,7 @@ def test_first_cause__of_512_ranks_in_64_pods_one_line_is_in_the_incident(early_
     culprit_pod = OF_512 // RANKS_OF_POD
     reports = []
     for number in range(NODES):
-        reader = ContainerLogReader(f"uid-{number}", "main", crash_logs.RULES, catalog())
+        reader = ContainerLogReader(f"uid-{number}", "main", crash_logs.RULES)
         chunk = Chunk(0, of_pod(number, early_s).encode(), is_first=True)
         reader.feed(chunk, NOW_S)
         log = reader.summary(NOW_S)

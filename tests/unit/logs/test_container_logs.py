@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import encode
 from kcover_ebpf.api.log_report import ContainerLog, LoggedTraceback
-from kcover_ebpf.devices.catalog.files import shipped as catalog
 from kcover_ebpf.logs import exit_codes, printed_steps, rules
 from kcover_ebpf.logs import lines as log_lines
 from kcover_ebpf.logs.container_log import ContainerLogReader
@@ -49,7 +48,7 @@ ValueError: expected 4 channels, got token hf_secret"""
 
 
 def read(*blocks: bytes, start: int = 0) -> ContainerLog:
-    reader = ContainerLogReader("uid", "main", RULES, catalog())
+    reader = ContainerLogReader("uid", "main", RULES)
     for index, block in enumerate(blocks):
         reader.feed(Chunk(start, block, is_first=index == 0), NOW_S)
     shown = reader.summary(NOW_S)
@@ -296,7 +295,7 @@ def test_container_logs__the_step_of_a_crash_is_the_last_that_was_printed(
 def test_container_logs__long_after_a_traceback_no_line_is_searched_for_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reader = ContainerLogReader("uid", "main", RULES, catalog())
+    reader = ContainerLogReader("uid", "main", RULES)
     reader.feed(Chunk(0, lines(TRACEBACK)), NOW_S)
     reader.feed(Chunk(0, cri("calm", at="10:00:09")), NOW_S)
     searched: list[bytes] = []
@@ -333,7 +332,7 @@ def test_traceback__of_the_lines_amid_it_only_those_that_may_concern_it_are_pars
 
 
 def test_container_logs__a_restart_of_the_container_begins_anew() -> None:
-    reader = ContainerLogReader("uid", "main", RULES, catalog())
+    reader = ContainerLogReader("uid", "main", RULES)
     reader.feed(Chunk(0, lines(TRACEBACK), is_first=True), NOW_S)
     reader.feed(Chunk(1, cri("OSError: [Errno 28] No space left"), is_first=True), NOW_S)
     shown = reader.summary(NOW_S)
@@ -343,7 +342,7 @@ def test_container_logs__a_restart_of_the_container_begins_anew() -> None:
 
 
 def test_container_logs__what_is_long_ago_explains_nothing() -> None:
-    reader = ContainerLogReader("uid", "main", RULES, catalog())
+    reader = ContainerLogReader("uid", "main", RULES)
     reader.feed(Chunk(0, cri("OSError: [Errno 28] No space left")), NOW_S)
     assert reader.summary(NOW_S) is not None
     assert reader.summary(NOW_S + 3600) is None

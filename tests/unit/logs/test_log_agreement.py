@@ -106,7 +106,7 @@ def test_log_agreement__the_agent_reports_what_logs_says(text: str) -> None:
     line = f"2026-11-28T12:00:00.000000000Z stderr F {text}\n"
     reader = LogReader(rules.shipped(), catalog(), source=Source.UNKNOWN)
     (match,) = reader.feed(line.encode())
-    agent = ContainerLogReader("uid", "main", OWN, catalog())
+    agent = ContainerLogReader("uid", "main", OWN)
     agent.feed(Chunk(0, line.encode(), is_first=True), rfc3339.from_text("2026-11-28T12:00:01Z"))
     shown = agent.summary(rfc3339.from_text("2026-11-28T12:00:02Z"))
     assert shown is not None
@@ -117,3 +117,15 @@ def test_log_agreement__the_agent_reports_what_logs_says(text: str) -> None:
         match.severity.value,
         match.follows,
     )
+
+
+@pytest.mark.parametrize("skipped_bytes", [0, 5])
+def test_log_agreement__the_rest_of_a_containers_line_is_no_line_of_the_kernel(
+    skipped_bytes: int,
+) -> None:
+    xid = "kernel: NVRM: Xid (PCI:0000:c1:00): 79, pid=1, GPU has fallen off the bus."
+    assert saved(xid) is not None
+    agent = ContainerLogReader("uid", "main", OWN)
+    # where reading began, the runtime's head of the first line is missing
+    agent.feed(Chunk(0, f"of a line\r{xid}\rend\n".encode(), skipped_bytes), 1.8e9)
+    assert agent.summary(1.8e9) is None

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kcover_ebpf.devices.catalog.files import shipped as catalog
 from kcover_ebpf.logs import lines, rules
 from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.lines import Source
@@ -107,7 +106,6 @@ def test_log_any_bytes__no_text_takes_more_than_linear_time(make: Callable[[int]
         "uid",
         "main",
         [rule for rule in rules.shipped() if rule.source is Source.CONTAINER],
-        catalog(),
     )
     text = make(_BYTES)
     log = "".join(

@@ -99,7 +99,6 @@ def container(log: str | bytes) -> list[tuple[str, str | None]]:
         "uid",
         "main",
         [rule for rule in rules.shipped() if rule.source is Source.CONTAINER],
-        catalog(),
     )
     reader.feed(Chunk(0, data, is_first=True), NOW_S)
     shown = reader.summary(NOW_S)

@@ -6,7 +6,6 @@ import pytest
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.log_report import LoggedTraceback
-from kcover_ebpf.devices.catalog.files import shipped as catalog
 from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.log_files import Chunk
 
@@ -24,7 +23,7 @@ def cri(text: str, *, at: str = "10:00:00", stream: str = "stderr") -> bytes:
 
 
 def found_of(*blocks: bytes) -> LoggedTraceback:
-    reader = ContainerLogReader("uid", "main", (), catalog())
+    reader = ContainerLogReader("uid", "main", ())
     for block in blocks:
         reader.feed(Chunk(0, block), NOW_S)
     shown = reader.summary(NOW_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.log_report import ContainerLog
-from kcover_ebpf.devices.catalog.files import shipped as catalog
 from kcover_ebpf.logs import rules
 from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.lines import Source
@@ -90,7 +89,7 @@ def logged(
     text: str, *, start: int, pod_uid: str = "uid-1", at_s: float = NOW_S - 2.1
 ) -> ContainerLog:
     """What the agent reports of a start that began just before and ended so; `at_s` by the node's clock."""
-    reader = ContainerLogReader(pod_uid, "main", RULES, catalog())
+    reader = ContainerLogReader(pod_uid, "main", RULES)
     lines = ["starting", *text.splitlines()]
     block = "".join(f"{rfc3339.to_text(at_s)} stderr F {line}\n" for line in lines)
     reader.feed(Chunk(start, block.encode(), is_first=True), NOW_S)
