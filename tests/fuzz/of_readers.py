@@ -56,8 +56,9 @@ def _talk(data: bytes) -> None:
 def _asked(data: bytes) -> None:
     """By the agent, to a reader."""
     for value in FrameReader().feed(data):
-        number, name, arguments = parts_of(value)
-        assert list(FrameReader().feed(pack({"id": number, "do": name, "with": arguments})))
+        number, name, arguments, count = parts_of(value)
+        question = {"id": number, "do": name, "with": arguments, "descriptors": count}
+        assert list(FrameReader().feed(pack(question)))
 
 
 TARGETS = (

@@ -1,6 +1,7 @@
 """The agent's side of a reader: starts it, asks it, and replaces one that crashed or does not answer.
 
-    asked     {"id": 7, "do": "logs", "with": {...}}        descriptors may come with it (SCM_RIGHTS)
+    asked     {"id": 7, "do": "logs", "with": {...}}
+              with "descriptors": how many come with it (SCM_RIGHTS)
     answered  {"id": 7, "is": ...} or {"id": 7, "no": "why"}, after any number of {"id": 7, "at": "..."}
               with "over": what tenants made that was over its bound since the last answer (`host.over_bounds`)
 
@@ -143,7 +144,8 @@ class ConfinedReader:
     ) -> tuple[int, Question]:
         number, question = self._questions.add()
         try:
-            frame = pack({"id": number, "do": operation, "with": arguments})
+            counted = {"descriptors": len(descriptors)} if descriptors else {}
+            frame = pack({"id": number, "do": operation, "with": arguments, **counted})
             self._write(frame, descriptors, end_s)
         except (FrameError, ReaderError) as error:
             self._questions.drop(number)

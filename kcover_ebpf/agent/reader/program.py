@@ -52,12 +52,15 @@ def operations_of(name: str) -> Mapping[str, Operation]:
 _Task = tuple[int, Operation | None, Mapping[str, Any], list[int]]
 
 
-def parts_of(question: Mapping[str, Any]) -> tuple[int, str, Mapping[str, Any]]:
-    """(number, operation, arguments) of a question; raises `FrameError`."""
+def parts_of(question: Mapping[str, Any]) -> tuple[int, str, Mapping[str, Any], int]:
+    """(number, operation, arguments, count of descriptors) of a question; raises `FrameError`."""
     number, name, arguments = question.get("id"), question.get("do"), question.get("with")
+    count = question.get("descriptors", 0)
     if not (isinstance(number, int) and isinstance(name, str) and isinstance(arguments, Mapping)):
         raise FrameError("no question")
-    return number, name, arguments
+    if not (isinstance(count, int) and 0 <= count <= _MOST_DESCRIPTORS):
+        raise FrameError("no number of descriptors")
+    return number, name, arguments, count
 
 
 class Server:
@@ -82,12 +85,14 @@ class Server:
                 if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                     descriptors.frombytes(data[: len(data) // 4 * 4])
             for question in frames.feed(block):
-                # a question with descriptors is the last one in a packet of the kernel
-                taken, descriptors = list(descriptors), array.array("i")
-                self._begin(question, taken)
+                # the kernel joins questions to one block, and gives the descriptors of all of them in their order
+                number, name, arguments, count = parts_of(question)
+                taken, descriptors = list(descriptors[:count]), descriptors[count:]
+                self._begin(number, name, arguments, taken)
 
-    def _begin(self, question: dict[str, Any], descriptors: list[int]) -> None:
-        number, name, arguments = parts_of(question)
+    def _begin(
+        self, number: int, name: str, arguments: Mapping[str, Any], descriptors: list[int]
+    ) -> None:
         if name == "ping":
             self._say({"id": number, "is": True})
             return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+import os
 import random
 import socket
 import threading
@@ -126,6 +128,27 @@ def test_server__damaged_questions_end_it_or_are_answered() -> None:
             thread.join(30)
             assert len(ended) == 1
             assert ended[0] is None or isinstance(ended[0], FrameError), ended
+
+
+def test_server__descriptors_reach_the_question_that_they_came_with() -> None:
+    ours, theirs = socket.socketpair()
+    inside, outside = os.pipe()
+    with ours, theirs, os.fdopen(outside, "wb"), os.fdopen(inside, "rb"):
+        # sent before any is read: the kernel hands over all of them at once
+        ours.sendall(pack({"id": 1, "do": "count", "with": {}}))
+        ours.sendall(pack({"id": 2, "do": "ping", "with": {}}))
+        given = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [inside]))]
+        question = {"id": 3, "do": "count", "with": {}, "descriptors": 1}
+        ours.sendmsg([pack(question)], given)
+        ours.sendall(pack({"id": 4, "do": "count", "with": {}}))
+        ours.shutdown(socket.SHUT_WR)
+        server = Server(theirs, {"count": lambda _, descriptors, __: len(descriptors)})
+        server.serve()
+        ours.settimeout(30)
+        frames, found = FrameReader(), dict[int, Any]()
+        while len(found) < 4:
+            found |= {answer["id"]: answer["is"] for answer in frames.feed(ours.recv(4096))}
+    assert found == {1: 0, 2: True, 3: 1, 4: 0}
 
 
 def _serve(server: Server, ended: list[BaseException | None]) -> None:
