@@ -23,7 +23,7 @@ from kcover_ebpf.stores.store import StoreAddress
 from kcover_ebpf.tunables.sending import REQUEST_S
 
 _MOST_SECRET_BYTES = 8192
-_CONDITION_FAILED, _CONFLICT, _NOT_FOUND = 412, 409, 404
+_CONDITION_FAILED, _NOT_FOUND = 412, 404
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -85,8 +85,9 @@ class S3Store:
         """Store a part; False if the key exists already, which stays unchanged. Raises `StoreError`."""
         headers = {"content-type": "application/gzip", "if-none-match": "*"}
         status, _ = self._ask("PUT", key, content, headers, 0)
-        if status in (_CONDITION_FAILED, _CONFLICT):
+        if status == _CONDITION_FAILED:
             return False
+        # 409: another request for this object is not over yet, and may fail: only a retry shows whether it exists
         self._check(status)
         return True
 

@@ -11,6 +11,7 @@ import json
 import logging
 import threading
 import time
+from collections import Counter as Counts
 from collections import OrderedDict
 from collections.abc import Callable
 from enum import Enum
@@ -66,6 +67,8 @@ class Uploader:
         """`folder`: bundles of an agent; `on_result`: called after each attempt, for metrics."""
         self._folder, self._node, self._store, self._on_result = folder, node, store, on_result
         self._done: OrderedDict[str, None] = OrderedDict()
+        self._failed: Counts[str] = Counts()
+        """Names of waiting parts -> failed attempts."""
         self._retry_s = 0.0
         self.waiting = 0
         """Number of parts not yet copied, as of the last pass."""
@@ -82,6 +85,9 @@ class Uploader:
         """One pass over the folder; returns seconds until the next. Errors of the folder or store are not raised."""
         self.turn_s = time.monotonic()
         waiting = [path for path in bundle_paths(self._folder) if path.name not in self._done]
+        self._failed = Counts({path.name: self._failed[path.name] for path in waiting})
+        # a part that the store refuses (a proxy's limit, a rule of the bucket) must not hold up the others
+        waiting.sort(key=lambda path: self._failed[path.name])
         self.waiting = len(waiting)
         for path in waiting:
             self.turn_s = time.monotonic()
@@ -89,6 +95,7 @@ class Uploader:
                 result = self._copy(path)
             except StoreError as error:
                 self._retry_s = min(max(RETRY_S, 2 * self._retry_s), LONGEST_RETRY_S)
+                self._failed[path.name] += 1
                 self._on_result(UploadResult.FAILED)
                 _LOG.warning("cannot copy %s: %s", path.name, error, extra=about("copy"))
                 return self._retry_s

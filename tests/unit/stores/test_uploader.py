@@ -24,9 +24,11 @@ PART = build.archive().parts[0]
 class FakeStore:
     kept: dict[str, bytes] = field(default_factory=dict)
     is_down: bool = False
+    refused: str = ""
+    """Part of the keys that it refuses."""
 
     def put(self, key: str, content: bytes) -> bool:
-        if self.is_down:
+        if self.is_down or (self.refused and self.refused in key):
             raise StoreError("store.example answered 503")
         return self.kept.setdefault(key, content) is content
 
@@ -94,6 +96,19 @@ def test_uploader__a_store_that_fails_is_asked_ever_less_often_and_loses_nothing
     node.store.is_down = False
     assert uploader.turn() == SEARCH_S
     assert (len(node.store.kept), uploader.waiting) == (2, 0)
+
+
+def test_uploader__a_part_that_the_store_refuses_holds_up_no_other(node: Node) -> None:
+    for second in (1, 2, 3):
+        node.keep(second)
+    node.store.refused = "20231114T221321"  # the oldest one
+    uploader = node.uploader()
+    for _ in range(3):
+        uploader.turn()
+    assert (len(node.store.kept), uploader.waiting) == (2, 1)
+    node.keep(4)
+    uploader.turn()
+    assert (len(node.store.kept), uploader.waiting) == (3, 1)
 
 
 def _bug_report(node: Node) -> None:
