@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -118,20 +117,11 @@ def read(path: Path) -> Archive:
     """The archive at a path, or made from the tape there; raises `UsageError`."""
     if not path.exists():
         raise UsageError(f"cannot read {path}: No such file or directory")
-    if path.is_dir() or _is_tar(path):
+    if path.is_dir() or archives.is_tar(path):
         return unpacked(archives.read_files(path), str(path))
     from kcover_ebpf.run.tape_archive import of_tape
 
     return of_tape(path)
-
-
-def _is_tar(path: Path) -> bool:
-    try:
-        return tarfile.is_tarfile(path)
-    except (OSError, EOFError) as error:
-        raise UsageError(
-            f"cannot read {path}: {getattr(error, 'strerror', None) or error}"
-        ) from error
 
 
 def write(text: str, to: Path | None) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import stat
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.tunables.agent import ARCHIVE_FILES, ARCHIVE_MOST_BYTES
 
 _DEEPEST = 4
+_GZIP = b"\x1f\x8b"
 
 
 def read_files(path: Path) -> dict[str, bytes]:
@@ -23,8 +27,8 @@ def read_files(path: Path) -> dict[str, bytes]:
     try:
         if path.is_dir():
             return _within_bounds(path, _of_folder(path, "", _DEEPEST))
-        with tarfile.open(path) as archive:
-            return _within_bounds(path, _of_tar(archive))
+        with path.open("rb") as file:
+            return _within_bounds(path, _of_tar(file, path))
     except tarfile.TarError as error:
         raise UsageError(
             f"{path} is neither an archive's folder nor a tar file: {error}"
@@ -38,10 +42,25 @@ def read_files(path: Path) -> dict[str, bytes]:
 def from_tar(content: bytes, name: str) -> dict[str, bytes]:
     """As `read_files`, from the bytes of a tar file; `name`: its name, for messages."""
     try:
-        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-            return _within_bounds(Path(name), _of_tar(archive))
+        return _within_bounds(Path(name), _of_tar(io.BytesIO(content), Path(name)))
     except (tarfile.TarError, OSError, EOFError) as error:
         raise UsageError(f"{name} is not a tar file: {error}") from error
+
+
+def is_tar(path: Path) -> bool:
+    """Whether the file begins as a tar file does, plain or packed with gzip; raises `UsageError`."""
+    try:
+        with path.open("rb") as file:
+            tarfile.TarInfo.frombuf(
+                _Unpacked(file, path).read(tarfile.BLOCKSIZE), "utf-8", "replace"
+            )
+    except tarfile.TarError:
+        return False
+    except (OSError, EOFError) as error:
+        raise UsageError(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    return True
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:
@@ -62,9 +81,13 @@ def _within_bounds(path: Path, found: Iterator[tuple[str, bytes]]) -> dict[str, 
         files[name] = content
         left_bytes -= len(content)
         if left_bytes < 0 or len(files) > ARCHIVE_FILES:
-            most = f"{ARCHIVE_MOST_BYTES >> 20} MiB or {ARCHIVE_FILES} files"
-            raise UsageError(f"{path} is larger than an archive may be ({most})")
+            raise _too_large(path)
     return files
+
+
+def _too_large(path: Path) -> UsageError:
+    most = f"{ARCHIVE_MOST_BYTES >> 20} MiB or {ARCHIVE_FILES} files"
+    return UsageError(f"{path} is larger than an archive may be ({most})")
 
 
 def _of_folder(folder: Path, prefix: str, depth: int) -> Iterator[tuple[str, bytes]]:
@@ -84,8 +107,35 @@ def _read(path: Path) -> bytes:
         return file.read(ARCHIVE_MOST_BYTES + 1)
 
 
-def _of_tar(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
-    for member in archive:
-        file = archive.extractfile(member) if member.isfile() else None
-        if file is not None:
-            yield member.name.removeprefix("./"), file.read(ARCHIVE_MOST_BYTES + 1)
+def _of_tar(packed: BinaryIO, path: Path) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(fileobj=_Unpacked(packed, path), mode="r|") as archive:
+        for count, member in enumerate(archive):
+            if count > ARCHIVE_FILES:
+                raise _too_large(path)
+            file = archive.extractfile(member) if member.isfile() else None
+            if file is not None:
+                yield member.name.removeprefix("./"), file.read(ARCHIVE_MOST_BYTES + 1)
+
+
+class _Unpacked(io.RawIOBase):
+    """What a file, plain or packed with gzip, unpacks to: at most as much as an archive may have.
+
+    The headers of a tar file are read as well, and may be as large as its files.
+    """
+
+    def __init__(self, packed: BinaryIO, path: Path) -> None:
+        begin = packed.read(len(_GZIP))
+        packed.seek(0)
+        self._file = gzip.GzipFile(fileobj=packed) if begin == _GZIP else packed
+        self._path, self._left_bytes = path, ARCHIVE_MOST_BYTES
+
+    def read(self, size: int = -1) -> bytes:
+        """Raises `OSError` or `EOFError` for a damaged file, and `UsageError` for one that is too large."""
+        try:
+            data = self._file.read(size)
+        except zlib.error as error:
+            raise OSError(str(error)) from error
+        self._left_bytes -= len(data)
+        if self._left_bytes < 0:
+            raise _too_large(self._path)
+        return data

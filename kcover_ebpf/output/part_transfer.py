@@ -68,7 +68,7 @@ class Received:
             header = json.loads(line)
             schema, size_bytes = header["schema"], int(header["size_bytes"])
             sha256, begin = str(header["sha256"]), int(header["from"])
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise UsageError("its agent is of a version that sends no bundles") from error
         if schema != SCHEMA or size_bytes > PART_MOST_BYTES:
             most = f"{PART_MOST_BYTES >> 20} MiB"

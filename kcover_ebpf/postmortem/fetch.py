@@ -123,12 +123,16 @@ def _part(
 ) -> Archive | MissingPart:
     path = folder / kept.file_name
     try:
-        if not path.exists():
+        name = f"the bundle of {kept.node}"
+        if path.exists():
+            archive = unpacked(archives.read_files(path), name)
+        else:
             received = _of_agent_or_store(sources, namespace, kept)
+            # only what can be read is stored: the next call fetches anything else again
+            archive = unpacked(archives.from_tar(received, name), name)
             draft = path.with_suffix(".draft")
             draft.write_bytes(received)
             draft.rename(path)
-        archive = unpacked(archives.read_files(path), f"the bundle of {kept.node}")
         # a node may only deliver its own part, whatever node name its data contains
         parts = tuple(replace(part, node=kept.node) for part in archive.parts[:1])
         return replace(archive, parts=parts)

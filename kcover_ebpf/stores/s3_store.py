@@ -121,7 +121,11 @@ class S3Store:
         )
         try:
             with self._opener.open(asked, timeout=self._timeout_s) as answer:
-                return answer.status, answer.read(most_bytes) if most_bytes else b""
+                content = answer.read(most_bytes) if most_bytes else b""
+                if len(content) < most_bytes and answer.length:
+                    # not an error to http.client, if it is asked for a number of bytes
+                    raise http.client.IncompleteRead(content, answer.length)
+                return answer.status, content
         except urllib.error.HTTPError as error:
             error.close()
             return error.code, b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from kcover_ebpf.api.incident import incident_of, object_of, status_of
 from kcover_ebpf.archive.incident_archive import Archive, packed, unpacked
 from kcover_ebpf.cli import kubectl
-from kcover_ebpf.errors import CannotObserve, Forbidden
+from kcover_ebpf.errors import CannotObserve, Forbidden, UsageError
 from kcover_ebpf.output import archives, part_transfer
 from kcover_ebpf.output.part_transfer import Received, lines_of
 from kcover_ebpf.postmortem import fetch
@@ -276,6 +277,21 @@ def test_kubectl_archive__the_store_is_asked_for_what_no_agent_has(
     assert read(folder).parts == WHOLE.parts
 
 
+def test_kubectl_archive__a_part_that_cannot_be_read_is_fetched_again(
+    plugin: Plugin, agents: FakeAgents, tmp_path: Path
+) -> None:
+    agents.files.clear()
+    store, folder = tmp_path / "store", tmp_path / "kept"
+    content = gzip.compress(archives.tar_of(packed(replace(WHOLE, parts=WHOLE.parts[:1]))))
+    path = store / part_key("research", NODES[0], PATH.rpartition("/")[2])
+    path.parent.mkdir(parents=True)
+    arguments = ("bundle", "train-x7k2", "--to", str(folder), "--store", str(store))
+    for held, nodes in ((content[:-600], []), (content, NODES[:1])):
+        path.write_bytes(held)
+        assert plugin(*arguments)[0] == 0
+        assert [part.node for part in read(folder).parts] == nodes
+
+
 def test_kubectl_archive__a_store_that_is_none_is_one_line_and_exit_code_2(
     plugin: Plugin, tmp_path: Path
 ) -> None:
@@ -297,9 +313,10 @@ def test_received__a_bundle_that_changed_or_grew_is_begun_anew() -> None:
         Received().take([lines[0], *lines[1:-1], *lines[1:-1]])
     with pytest.raises(Exception, match="not base64"):
         Received().take([lines[0], "\x00"])
-    huge = json.dumps({**json.loads(lines[0]), "size_bytes": 1 << 40})
-    with pytest.raises(Exception, match="larger than 128 MiB"):
-        Received().take([huge])
+    for size_bytes, why in ((1 << 40, "larger than 128 MiB"), (float("inf"), "sends no bundles")):
+        huge = json.dumps({**json.loads(lines[0]), "size_bytes": size_bytes})
+        with pytest.raises(UsageError, match=why):
+            Received().take([huge])
 
 
 def test_kubectl_archive__the_plugin_needs_nothing_that_its_archive_leaves_out() -> None:

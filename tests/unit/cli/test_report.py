@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import tarfile
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,10 +72,15 @@ def wrong(path: Path, name: str) -> Path:
         with tarfile.open(found, "w") as archive:
             archive.add(ROOT / "README.md", "README.md")
         found.write_bytes(found.read_bytes()[:700])
+    elif name == "damaged.tar.gz":
+        packer = zlib.compressobj(wbits=31)
+        begin = packer.compress(archives.tar_of({"a": b"a" * 300_000})[:200_000])
+        # a kind of block that does not exist
+        found.write_bytes(begin + packer.flush(zlib.Z_FULL_FLUSH) + b"\xff" * 64)
     return found
 
 
-@pytest.mark.parametrize("name", ["absent", "text", "empty", "cut.tar"])
+@pytest.mark.parametrize("name", ["absent", "text", "empty", "cut.tar", "damaged.tar.gz"])
 def test_report__what_is_no_archive_is_one_line_and_exit_code_2(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +109,20 @@ def test_read_files__links_and_too_much_are_refused(
     monkeypatch.setattr(archives, "ARCHIVE_MOST_BYTES", 10)
     with pytest.raises(Exception, match="larger than an archive may be"):
         archives.read_files(tmp_path)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_read_files__what_headers_unpack_to_counts(
+    pack: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, path = io.BytesIO(), tmp_path / "a.tar"
+    with tarfile.open(fileobj=out, mode="w", pax_headers={"comment": "a" * 100_000}) as archive:
+        archive.addfile(tarfile.TarInfo("a"))
+    path.write_bytes(pack(out.getvalue()))
+    assert archives.read_files(path) == {"a": b""}
+    monkeypatch.setattr(archives, "ARCHIVE_MOST_BYTES", 50_000)
+    with pytest.raises(Exception, match="larger than an archive may be"):
+        archives.read_files(path)
 
 
 def test_report__the_parts_that_a_store_has_are_one_page(

@@ -116,6 +116,12 @@ def test_s3_store__what_is_not_there_is_none_and_what_is_too_large_is_an_error()
             store_at(server.url).get("a", 10)
 
 
+def test_s3_store__an_answer_that_is_cut_is_an_error() -> None:
+    cut = Answer(lines=(b"x" * 50,), headers={"Content-Length": "100"})
+    with serving(lambda _: cut) as server, pytest.raises(StoreError, match="IncompleteRead"):
+        store_at(server.url).get("a", 1000)
+
+
 def test_s3_store__no_answer_is_an_error() -> None:
     with pytest.raises(StoreError, match="does not answer"):
         store_at("http://127.0.0.1:1").get("a", 10)
