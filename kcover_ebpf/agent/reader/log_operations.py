@@ -5,9 +5,9 @@ Separate from the agent's side (`logs`), because every import here costs memory 
 
 from __future__ import annotations
 
-import json
 import os
 import threading
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +25,11 @@ _READ_BYTES = 2 * _TAIL_BYTES
 """Bytes read before the requested end: a secret is recognised by what precedes it, a name or the first line of a
 key.
 """
-_MOST_TAILS = 24
-"""The most log ends in one frame."""
+_MOST_ENDS_BYTES = 900_000
+"""Bytes of the ends of all logs, encoded: the rest of a frame is for their names."""
+_MOST_TAILS = 256
+"""Most names of logs in one frame."""
+_LEFT_OUT = "not kept: the logs of this job on this node are too many"
 
 
 def _unpacked(asked: Mapping[str, Any]) -> list[WantedLog]:
@@ -69,22 +72,33 @@ class _Turns:
 def _tails(arguments: Mapping[str, Any], _: list[int], note: Note) -> Any:
     folder = Path(arguments["folder"])
     texts: dict[str, str] = {}
+    left_bytes = _MOST_ENDS_BYTES
     for uid in arguments["uids"]:
         for pod, container, text in _tails_of(folder, arguments["namespace"], uid):
             note(f"{uid}/{container}")
+            encoded = _encoded(text)
+            if len(encoded) > left_bytes:
+                encoded = _encoded(_LEFT_OUT)
+            left_bytes -= len(encoded)
             if len(texts) < _MOST_TAILS:
-                texts[f"{pod}.{container}.log"] = text
-    # bytes that are not text become six bytes each: the oldest are dropped first
-    while texts and len(json.dumps(texts)) > 800_000:
-        texts.pop(next(iter(texts)))
+                texts[f"{pod}.{container}.log"] = encoded
     return texts
+
+
+def _encoded(text: str) -> str:
+    """Without brackets and commas, of which a frame may have only so many."""
+    return b64encode(text.encode("utf-8", "replace")).decode("ascii")
 
 
 def _tails_of(folder: Path, namespace: str, uid: str) -> Iterator[tuple[str, str, str]]:
     for name in sorted(os.listdir(folder)):  # noqa: PTH208 - names alone
         if not (name.startswith(f"{namespace}_") and name.endswith(f"_{uid}")):
             continue
-        for container in sorted(os.listdir(folder / name)):  # noqa: PTH208
+        try:
+            containers = sorted(os.listdir(folder / name))  # noqa: PTH208
+        except OSError:  # the kubelet has just removed the pod, which costs the others nothing
+            continue
+        for container in containers:
             files = LogFiles(folder, name, container, tail_bytes=_READ_BYTES)
             try:
                 chunk = files.read(_READ_BYTES)

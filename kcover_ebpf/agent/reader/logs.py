@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -76,7 +77,13 @@ class ReadLogs:
         found = self._reader.ask("tails", arguments, BUNDLE_LIMIT_S)
         if not isinstance(found, dict):
             raise ReaderError("its answer is invalid")
-        return {_plain(name): str(text) for name, text in found.items()}
+        try:
+            return {
+                _plain(name): b64decode(text, validate=True).decode("utf-8", "replace")
+                for name, text in found.items()
+            }
+        except (TypeError, ValueError) as error:
+            raise ReaderError("its answer is invalid") from error
 
 
 def _packed(wanted: Sequence[WantedLog]) -> Mapping[str, Any]:
