@@ -10,6 +10,14 @@ from __future__ import annotations
 import re2
 
 MASK = "[masked]"
+_CONTROL = re2.compile(
+    r"(?:\x1b|\\u001b)\[[0-?]*[ -/]*[@-~]"  # colours and the cursor (ECMA-48), in a record of Docker too
+    r"|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)?"  # titles and links
+    r"|\x1b[ -/]*[0-Z\\^-~]"
+    r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+)
+"""Control characters that may command a terminal, with their parameters. They may be between a name and its
+value, and a kept log may be read in a terminal."""
 _KEY = r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----"
 _PRIVATE_KEY = rf"(?s){_KEY}.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\z)"
 """Also matches a key whose end is missing."""
@@ -41,7 +49,11 @@ _ADDRESS = re2.compile(f"(?i){_IN_ADDRESS}")
 
 
 def masked(text: str) -> str:
-    """The text with `MASK` in place of each recognised credential. Its lines stay, except those of a key."""
+    """The text with `MASK` in place of each recognised credential, and without colours and other control sequences.
+
+    Its lines stay, except those of a key.
+    """
+    text = _CONTROL.sub("", text)
     for pattern in _WHOLE:
         text = pattern.sub(MASK, text)
     text = _ADDRESS.sub(rf"\1{MASK}@", text)

@@ -35,6 +35,9 @@ NAMED = (
     f"redis://:{SECRET}@cache:6379",
     f"GET https://b.s3.example.com/x?X-Amz-Expires=60&X-Amz-Signature={SECRET}&b=1",
     f"client_secret => {SECRET}",
+    f"\x1b[1;34mpassword\x1b[0m: \x1b[32m{SECRET}\x1b[0m",
+    f"'\x1b[32mapi_key\x1b[0m'\x1b[1m=\x1b[0m'{SECRET}'",
+    f'{{"log":"\\u001b[1mpassword\\u001b[0m: {SECRET}\\n","stream":"stdout"}}',
 )
 KEPT = (
     "step 17 loss: 2.31 tokens: 69632 tokens/s: 12.4k",
@@ -74,6 +77,27 @@ def test_masked__a_private_key_goes_whole_also_where_its_end_is_missing(end: str
     made = masked(f"{HEAD}first\n{HEAD}-----BEGIN RSA PRIVATE KEY-----\n{body}{end}")
     assert "MIIE" not in made
     assert made == f"{HEAD}first\n{HEAD}{MASK}" + ("\nnext\n" if end else "")
+
+
+@pytest.mark.parametrize(
+    "sequence",
+    [
+        "\x1b[2J",
+        "\x1b]0;title\x07",
+        "\x1b]8;;http://x\x1b\\",
+        "\x1b]52;c;eA==",
+        "\x1bc",
+        "\x9b2J",
+        "\x1b",
+        "\x08",
+    ],
+)
+def test_masked__nothing_that_commands_a_terminal_is_kept(sequence: str) -> None:
+    made = masked(f"{HEAD}step 7\tloss 2.5{sequence}\nnext\r\n")
+    assert made.isascii()
+    assert not any(char in made for char in "\x1b\x07\x08")
+    assert made.startswith(f"{HEAD}step 7\tloss 2.5")
+    assert made.endswith("\nnext\r\n")
 
 
 def test_masked__is_done_twice_as_once() -> None:
