@@ -5,14 +5,18 @@
 #
 # POSIX sh. Each prints one line to standard error.
 
+# Names and statuses are arguments of functions: POSIX sh has no other local variables, and a phase may be within another.
 kcover_phase() {
-    kcover_name=$1
     echo "kcover: phase $1 up to $2 s" >&2
+    kcover_run_phase "$@"
+    set -- "$1" "$?"
+    echo "kcover: phase $1 ends" >&2
+    return "$2"
+}
+
+kcover_run_phase() {
     shift 2
     "$@"
-    kcover_status=$?
-    echo "kcover: phase $kcover_name ends" >&2
-    return "$kcover_status"
 }
 
 kcover_checkpoint_complete() {

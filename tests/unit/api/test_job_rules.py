@@ -321,6 +321,14 @@ def test_progress__a_hint_of_a_script_keeps_the_exit_status() -> None:
     ]
 
 
+def test_progress__a_hint_of_a_script_within_another_ends_each_by_its_name() -> None:
+    script = ". ./kcover_hint.sh; save() { kcover_phase save 60 true; }; kcover_phase fit 900 save"
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=HINTS, capture_output=True, text=True, check=True
+    )
+    assert done.stderr.splitlines()[-2:] == ["kcover: phase save ends", "kcover: phase fit ends"]
+
+
 def test_progress__a_hint_for_longer_than_is_allowed_counts_for_nothing() -> None:
     reader = ContainerLogReader("uid-0", "main", (), longest_phase_s=600)
     found = read((95, "kcover: phase evaluation up to 601 s"), reader=reader)
