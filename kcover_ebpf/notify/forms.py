@@ -94,8 +94,9 @@ def _slack_text(text: str) -> str:
 
 
 def _teams(message: Message) -> dict[str, Any]:
+    # a TextBlock would read Markdown, and so a link that a tenant wrote as the owner of a job
     def block(text: str, **more: object) -> dict[str, Any]:
-        return {"type": "TextBlock", "text": text, "wrap": True, **more}
+        return {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text, **more}]}
 
     card = {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",

@@ -96,7 +96,16 @@ def test_request_of__teams_gets_a_card() -> None:
     (attachment,) = body(MessageForm.TEAMS)["attachments"]
     card = attachment["content"]
     assert (card["type"], card["version"]) == ("AdaptiveCard", "1.4")
-    assert card["body"][0]["text"] == RECOVERED.summary
+    assert card["body"][0]["inlines"][0]["text"] == RECOVERED.summary
+
+
+def test_request_of__teams_reads_no_markup_in_a_text() -> None:
+    link = "[approve the restart](https://evil.example)"
+    (attachment,) = body(MessageForm.TEAMS, replace(RECOVERED, owner=link))["attachments"]
+    blocks = attachment["content"]["body"]
+    assert f"Owner: {link}" in [block["inlines"][0]["text"] for block in blocks]
+    # Adaptive Cards: Markdown is read in a TextBlock, and not in a TextRun
+    assert {block["type"] for block in blocks} == {"RichTextBlock"}
 
 
 def test_request_of__an_alert_is_resolved_under_the_same_labels() -> None:
