@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -24,6 +24,9 @@ from kcover_ebpf.logs.normal import NormalLines
 from kcover_ebpf.logs.reader import LogReader, Match
 from kcover_ebpf.output.formatting import printable
 from kcover_ebpf.settings import read_table
+
+if TYPE_CHECKING:
+    from io import BufferedReader
 
 _EXAMPLES = """
 \b
@@ -139,12 +142,15 @@ def _rule_as_text(reading: JobRuleReading) -> str:
 def _matches(reader: LogReader, path: Path, expected: _Expected | None) -> Iterator[Match]:
     with ExitStack() as stack:
         try:
-            stream: BinaryIO = (
-                sys.stdin.buffer if str(path) == "-" else stack.enter_context(path.open("rb"))
+            stream = (
+                cast("BufferedReader", sys.stdin.buffer)
+                if str(path) == "-"
+                else stack.enter_context(path.open("rb"))
             )
         except OSError as error:
             raise UsageError(f"cannot read the log {path}: {error.strerror}") from error
-        while block := stream.read(_BLOCK_BYTES):
+        # what is there: a pipe from `dmesg -w` never ends, and a fault in it must show at once
+        while block := stream.read1(_BLOCK_BYTES):
             yield from reader.feed(block)
             if expected is not None:
                 expected.feed(block)

@@ -1,6 +1,9 @@
 """Classifying lines of kernel and container logs: rules, prefixes, forged lines, operators' files."""
 
 import json
+import select
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -241,3 +244,18 @@ def test_logs__command_reads_standard_input_and_prints_text() -> None:
     assert done.exit_code == 0
     assert done.stdout.startswith("1: error program python_error (job)\n")
     assert "\x1b" not in done.stdout
+
+
+def test_logs__a_line_of_a_pipe_is_explained_while_the_pipe_is_open() -> None:
+    code = "from kcover_ebpf.cli import main; main(['logs', '-'])"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        program.stdin.write("[    1.0] NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off\n")
+        program.stdin.flush()
+        found, _, _ = select.select([program.stdout], [], [], 30.0)
+        program.stdin.close()
+        assert found
+        assert "xid_79" in program.stdout.read()
