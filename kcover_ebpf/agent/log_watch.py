@@ -82,19 +82,21 @@ class LogWatch:
         else:
             self._reported.clear()
         expected, shares = job_rules or {}, RuleShares()
-        wanted: list[WantedLog] = []
+        wanted: list[tuple[int, WantedLog]] = []
         without: dict[str, str] = {}
         for pod in pods:
             rules = tuple(expected.get(pod.uid, ()))
             if not shares.take(pod.namespace, rules):
                 rules, without[pod.uid] = (), f"{pod.namespace}/{pod.name}"
-            wanted += (
+            wanted += enumerate(
                 WantedLog(pod.namespace, pod.name, pod.uid, container.name, rules)
                 for container in with_ranks(pod)
                 if container.id
             )
+        # one of each pod before a second one of any: a pod with many containers leaves room for the others
+        wanted.sort(key=lambda entry: entry[0])
         with self._lock:
-            self._wanted = {wanted_log.key: wanted_log for wanted_log in wanted[:_MOST_LOGS]}
+            self._wanted = {wanted_log.key: wanted_log for _, wanted_log in wanted[:_MOST_LOGS]}
             known, self._without_rules = self._without_rules, frozenset(without)
         for uid in without.keys() - known:
             self._on_error(f"job rules of {without[uid]} are not read: {shares.words}")

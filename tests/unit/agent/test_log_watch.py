@@ -96,6 +96,15 @@ def test_log_watch__only_logs_of_watched_pods_and_of_their_ranks_are_read(node: 
     assert node.watch.read_bytes == len(FULL)
 
 
+def test_log_watch__a_pod_with_many_containers_leaves_room_for_the_others(node: Node) -> None:
+    many = [Container(f"c{number}", ContainerKind.MAIN, f"m{number}") for number in range(300)]
+    node.write(member(1), FULL)
+    node.watch.follow([member(0, *many), member(1)])
+    node.watch.turn()
+    (found,) = node.shown(member(1))
+    assert [finding.rule for finding in found.findings] == ["storage_full"]
+
+
 def test_log_watch__the_start_that_crashed_is_remembered_beside_the_one_that_runs(
     node: Node,
 ) -> None:
