@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ActionError
-from kcover_ebpf.tunables.agent import BUNDLES_AGE_S, BUNDLES_BYTES, BUNDLES_KEPT
+from kcover_ebpf.tunables.agent import BUNDLES_AGE_S, BUNDLES_AHEAD_S, BUNDLES_BYTES, BUNDLES_KEPT
 
 _NAMED = "[0-9]*Z-*"
 """Pattern of names made by `bundle_name`; other files of the folder are ignored."""
@@ -76,12 +76,16 @@ class BundleBounds:
 def prune(parent: Path, now_s: float, bounds: BundleBounds | None = None) -> None:
     """Remove the oldest bundles until the rest is within the bounds; `now_s`: unix seconds.
 
+    Those with a time that has not come yet are the oldest: a clock that was set back must not cost the newest ones.
     A bundle that cannot be removed stays, and is tried again the next time.
     """
     bounds = bounds or BundleBounds()
     left_bytes = bounds.size_bytes
     oldest_name = bundle_name(max(0.0, now_s - bounds.age_s), "")
-    for place, path in enumerate(reversed(bundle_paths(parent))):
+    newest_name = bundle_name(now_s + BUNDLES_AHEAD_S, "")
+    newest_first = bundle_paths(parent)[::-1]
+    newest_first.sort(key=lambda path: path.name > newest_name)
+    for place, path in enumerate(newest_first):
         left_bytes -= bundle_bytes(path)
         if place >= bounds.count or left_bytes < 0 or path.name < oldest_name:
             shutil.rmtree(path, ignore_errors=True)

@@ -129,6 +129,9 @@ BUNDLES_BYTES = 512 << 20
 """Bytes of all bundles in one folder: a part of a node has 0.1 to 2 MB, a bug report of NVIDIA up to 64 MiB. Chosen."""
 BUNDLES_AGE_S = 30 * 86400.0
 """Seconds after which bundles are removed: log lines are kept no longer than an incident is discussed. Chosen."""
+BUNDLES_AHEAD_S = 3600.0
+"""Seconds by which a bundle's name may be ahead of the clock: more than clocks of hosts that share a folder differ. One
+that is further ahead was written before the clock was set back, and counts as the oldest. Chosen."""
 ARCHIVE_MOST_BYTES = 1 << 30
 """Bytes of an archive that are read at most: 1,280 nodes with half a megabyte each. Chosen."""
 ARCHIVE_FILES = 200_000

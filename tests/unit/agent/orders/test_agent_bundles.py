@@ -200,6 +200,15 @@ def test_prune__the_oldest_go_first(tmp_path: Path, bounds: BundleBounds, left: 
     assert Path("/etc").is_dir()
 
 
+def test_prune__a_clock_that_was_set_back_costs_no_new_bundle(tmp_path: Path) -> None:
+    ahead = [bundle_name(NOW_S + days * 86400.0, "a") for days in (1, 2, 3)]
+    new = [bundle_name(NOW_S + seconds, "a") for seconds in (0, 10)]
+    for name in (*ahead, *new):
+        (tmp_path / name).mkdir()
+    prune(tmp_path, NOW_S, BundleBounds(count=3))
+    assert {path.name for path in tmp_path.iterdir()} == {ahead[2], *new}
+
+
 def test_bundles_of__those_of_one_incident_and_the_newest_last(tmp_path: Path) -> None:
     for second, what in ((3, "job-1"), (1, "job-1"), (2, "x-job-1"), (4, "job-1-b")):
         (tmp_path / bundle_name(NOW_S + second, what)).mkdir()
