@@ -11,7 +11,7 @@ from typing import Any, NewType
 
 from kcover_ebpf.api import agent_lease, fault_report, incident, node_health, rfc3339
 from kcover_ebpf.api.agent_lease import AgentLease
-from kcover_ebpf.api.incident import Incident, Phase
+from kcover_ebpf.api.incident import Incident
 from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.api.node_health import ReceivedHealth
 from kcover_ebpf.api.nodes import is_out_of_service, is_ready
@@ -308,19 +308,32 @@ class ObjectCache:
         if not name:
             return
         if event.change is Change.GONE:
-            self.nodes.pop(name, None)
-            self.raw_nodes.pop(name, None)
+            with self._lock:
+                self.nodes.pop(name, None)
+                self.raw_nodes.pop(name, None)
             self.node_changed(name)
             return
         state, fresh = NodeState(name, is_ready(event.object)), kept_of_node(event.object)
-        became_bad = name in self.nodes and self.nodes[name].ready and not state.ready
         with self._lock:
+            before = self.nodes.get(name)
             self.nodes[name], self.raw_nodes[name] = state, fresh
             touched = [key for key, seen in self._reports.items() if name in seen]
         self.node_changed(name)
-        if became_bad:
+        if before is not None and before.ready and not state.ready:
             for key in touched:
                 self.changed(key)
+
+    def wrote_node(self, raw: Mapping[str, Any]) -> None:
+        """Take the answer to a write of a node, unless the watch reported a newer state or its deletion before it."""
+        metadata = raw.get("metadata") or {}
+        with self._lock:
+            known = (self.raw_nodes.get(str(metadata.get("name", ""))) or {}).get("metadata") or {}
+            known_version, version = (
+                _number(str(one.get("resourceVersion", ""))) for one in (known, metadata)
+            )
+            is_same = bool(known) and known.get("uid") == metadata.get("uid")
+            if is_same and version >= known_version:
+                self.on_node(Event(Change.SET, dict(raw)))
 
     # ---- queries
 
@@ -374,20 +387,6 @@ class ObjectCache:
             self.triggers.pop(gang_id, None)
             trigger = None
         return trigger
-
-    def acting(self, window_s: float) -> dict[str, str]:
-        """Jobs that are being shut down, or were restarted within the window: uid -> namespace."""
-        since_s = self.wall() - window_s
-        with self._lock:
-            return {
-                incident.job.uid: incident.namespace
-                for incident in self.incidents.values()
-                if (status := incident.status) is not None
-                and (
-                    status.phase is Phase.SHUTTING_DOWN
-                    or any(one.time_s >= since_s for one in status.restarts)
-                )
-            }
 
 
 def _uid(event: Event) -> Uid | None:

@@ -19,7 +19,6 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ApiError, NotFound
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.kube.client import ApiClient
-from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.nodes.node_health import (
     CORDONED_FOR,
     MOST_NAMED,
@@ -127,7 +126,7 @@ class NodeReconciler:
         if self._report_inspection(node, health, now_s):
             node = self._newest(node)
         if node.was_uncordoned and not self._limits.dry_run:
-            self._remember(_annotate(self._writes(), node, {CORDONED_BY: BY_OTHERS}))
+            self._store.wrote_node(_annotate(self._writes(), node, {CORDONED_BY: BY_OTHERS}))
             node = self._newest(node)
         if health is not None and not self._limits.dry_run:
             self._untaint_mended(node, health, now_s, policy)
@@ -273,7 +272,7 @@ class NodeReconciler:
             note = self._noted(node, (fault,))
             if self.devices.taint(node, fault, dra[fault.device], note):
                 counts = {OFFENCES: counted(node.annotations, self._store.wall())}
-                self._remember(_annotate(self._writes(), node, counts))
+                self._store.wrote_node(_annotate(self._writes(), node, counts))
 
     def _noted(self, node: NodeView, faults: Sequence[NodeFault]) -> str:
         return noted(faults, node.boot_id, self._store.healths.get(node.name))
@@ -290,7 +289,7 @@ class NodeReconciler:
         if not node.ours or not new or len(known) >= MOST_NAMED:
             return
         note = noted_more(cordon, new, node.boot_id, self._store.healths.get(node.name))
-        self._remember(_annotate(self._writes(), node, {CORDONED_FOR: note}))
+        self._store.wrote_node(_annotate(self._writes(), node, {CORDONED_FOR: note}))
 
     def _report_fault(self, node: NodeView, fault: bool, text: str) -> None:
         reason = "DeviceFault" if fault else "Cleared"
@@ -322,7 +321,7 @@ class NodeReconciler:
             condition["lastTransitionTime"] = now
         path = f"/api/v1/nodes/{node.name}/status"
         # conditions are merged by their type, so those of others stay, and the time of a status that does
-        self._remember(
+        self._store.wrote_node(
             self._writes().strategic_patch(path, {"status": {"conditions": [condition]}})
         )
 
@@ -343,22 +342,18 @@ class NodeReconciler:
         else:
             notes[CORDONED_FOR] = self._noted(node, node_plan.faults)
             notes |= cordoned_again(node.annotations, why, self._store.wall(), self._policy())
-        self._remember(_change(self._writes(), node, notes, spec))
+        self._store.wrote_node(_change(self._writes(), node, notes, spec))
         self._say(node, "KcoverCordoned", node_plan.reason, True)
 
     def let_go(self, node: NodeView) -> None:
         """Undo what we did to a node, and nothing else."""
-        self._remember(release(self._writes(), node))
+        self._store.wrote_node(release(self._writes(), node))
         why = "the cordon on suspicion has expired"
         if node.until_s is None:
             why = "marked healthy, or its inspections are clean, after a fault"
         if node.cordoned_by_others:
             why += "; it stays cordoned, because others cordoned it"
         self._say(node, "KcoverUncordoned", why, False)
-
-    def _remember(self, raw: Mapping[str, Any]) -> None:
-        if raw.get("metadata"):
-            self._store.on_node(Event(Change.SET, dict(raw)))
 
     def _say(self, node: NodeView, reason: str, text: str, warning: bool) -> None:
         if self._said.get(node.name) == reason + text:

@@ -1,0 +1,53 @@
+"""The node reconciler beside the watch of nodes, whose news may arrive before the answer to a write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.recovery.nodes.node_plan import CORDONED, view_of
+from tests.unit.support.node_world import Cluster
+
+
+class Overtaken(Cluster):
+    """Whose watch reports what happened after a write before the answer to the write arrives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.later: Event | None = None
+
+    def merge_patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer = super().merge_patch(path, body)
+        answer["metadata"]["resourceVersion"] = "7"
+        if self.later is not None:
+            self.store.on_node(self.later)
+        return answer
+
+
+def test_node_reconciler__a_node_that_was_deleted_during_its_cordon_takes_no_place() -> None:
+    cluster = Overtaken()
+    cluster.later = Event(Change.GONE, {"metadata": {"name": "n0", "uid": "u0"}})
+    cluster.breaks("n0")
+    assert list(cluster.store.raw_nodes) == ["n1"]
+    assert cluster.nodes.cordoned_count == 0
+    assert not cluster.nodes.is_full
+
+
+def test_node_reconciler__an_answer_does_not_replace_what_was_written_after_it() -> None:
+    cluster = Overtaken()
+    notes = {CORDONED: "2027-01-15T07:00:00Z xid_79"}
+    metadata = {"name": "n0", "uid": "u0", "resourceVersion": "12", "annotations": notes}
+    taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    spec = {"unschedulable": True, "taints": [taint]}
+    cluster.later = Event(Change.SET, {"metadata": metadata, "spec": spec, "status": {}})
+    cluster.breaks("n0")
+    node = view_of(cluster.store.raw_nodes["n0"])
+    assert (node.resource_version, node.taints) == ("12", (taint,))
+
+
+def test_node_reconciler__another_node_of_the_same_name_is_not_taken_for_the_written_one() -> None:
+    cluster = Overtaken()
+    metadata = {"name": "n0", "uid": "another", "resourceVersion": "5"}
+    cluster.later = Event(Change.SET, {"metadata": metadata, "spec": {}, "status": {}})
+    cluster.breaks("n0")
+    assert not view_of(cluster.store.raw_nodes["n0"]).ours
