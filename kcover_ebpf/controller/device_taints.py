@@ -106,6 +106,11 @@ class DeviceTaints:
         """Creation time (unix seconds) of our oldest rule for the node in the last list; None without one."""
         return min((rule.created_s for rule in self._rules.get(node, ())), default=None)
 
+    @property
+    def nodes(self) -> list[str]:
+        """Nodes for which we have a rule, by the last list."""
+        return list(self._rules)
+
     def refresh(self, now_s: float) -> None:
         """List our rules unless the last list is recent and newer than our last write; raises `ApiError`."""
         with self._lock:

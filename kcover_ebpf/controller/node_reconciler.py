@@ -51,6 +51,7 @@ from kcover_ebpf.recovery.nodes.node_plan import (
     is_news,
     plan,
     view_of,
+    views_with_notes,
     why_not_lifted,
 )
 from kcover_ebpf.recovery.nodes.suspect_nodes import Suspicions, suspect
@@ -101,7 +102,10 @@ class NodeReconciler:
     @property
     def cordoned_names(self) -> list[str]:
         """Names of those nodes; they are reconciled even if their agents are silent."""
-        return [name for name, raw in list(self._store.raw_nodes.items()) if view_of(raw).ours]
+        return [node.name for node in self._noted_nodes() if node.ours]
+
+    def _noted_nodes(self) -> list[NodeView]:
+        return views_with_notes(list(self._store.raw_nodes.values()))
 
     @property
     def is_full(self) -> bool:
@@ -215,8 +219,11 @@ class NodeReconciler:
     def _room(self, suspects: bool) -> bool:
         """True if the breaker allows another cordon: on suspicion, or for a device."""
         now_s, window_s = self._store.wall(), self._limits.window_s
-        nodes = (view_of(raw) for raw in list(self._store.raw_nodes.values()))
-        times = [found for node in nodes if (found := self._counted(node, suspects))]
+        # of thousands of nodes only these can count, and each unfit node that finds no room asks
+        nodes = {node.name: node for node in self._noted_nodes()}
+        known = self._store.raw_nodes
+        nodes |= {name: view_of(raw) for name in self.devices.nodes if (raw := known.get(name))}
+        times = [found for node in nodes.values() if (found := self._counted(node, suspects))]
         recent = sum(any(now_s - value < window_s for value in found) for found in times)
         breaker = self._limits.breaker.for_suspects if suspects else self._limits.breaker
         return breaker.room(len(times), len(self._store.nodes), recent)

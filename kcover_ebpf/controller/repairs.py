@@ -17,7 +17,7 @@ from kcover_ebpf.controller.node_reconciler import NodeLimits
 from kcover_ebpf.errors import ApiError, Conflict, NotFound
 from kcover_ebpf.kube.client import ApiClient, segment
 from kcover_ebpf.recovery import repair
-from kcover_ebpf.recovery.nodes.node_plan import NodeView, view_of
+from kcover_ebpf.recovery.nodes.node_plan import NodeView, view_of, views_with_notes
 from kcover_ebpf.recovery.repair import RepairAttempt, RepairLimits, RepairPlan, RepairStep
 
 _LOG = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Repairs:
         if not node.ours:
             self._said.pop(name, None)
             return
-        nodes = [view_of(raw_node) for raw_node in list(self._store.raw_nodes.values())]
+        nodes = views_with_notes(list(self._store.raw_nodes.values()))
         health, now_s = self._store.healths.get(name), self._store.wall()
         todo = repair.plan(node, nodes, self._limits, self._policy(), now_s, health)
         if todo.repair is None:

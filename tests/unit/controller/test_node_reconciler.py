@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from kcover_ebpf.controller import node_reconciler
 from kcover_ebpf.kube.reflector import Change, Event
-from kcover_ebpf.recovery.nodes.node_plan import CORDONED, view_of
+from kcover_ebpf.recovery.nodes import node_plan
+from kcover_ebpf.recovery.nodes.node_plan import CORDONED, NodeView, view_of
 from tests.unit.support.node_world import Cluster
 
 
@@ -51,3 +55,25 @@ def test_node_reconciler__another_node_of_the_same_name_is_not_taken_for_the_wri
     cluster.later = Event(Change.SET, {"metadata": metadata, "spec": {}, "status": {}})
     cluster.breaks("n0")
     assert not view_of(cluster.store.raw_nodes["n0"]).ours
+
+
+def test_node_reconciler__an_unfit_node_without_room_does_not_have_all_nodes_examined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In an outage there are hundreds of them, each every few seconds, and 5,000 nodes take 50 ms."""
+    cluster = Cluster(1000)
+    for index in range(5):
+        cluster.breaks(f"n{index}")
+    examined = []
+
+    def counted(raw: Any) -> NodeView:
+        examined.append(raw["metadata"]["name"])
+        return view_of(raw)
+
+    for module in (node_plan, node_reconciler):
+        monkeypatch.setattr(module, "view_of", counted)
+    cluster.breaks("n9")
+    assert ("n9", "KcoverBreakerOpen") in cluster.events
+    assert cluster.nodes.is_full
+    assert cluster.nodes.cordoned_count == 5
+    assert len(examined) < 50
