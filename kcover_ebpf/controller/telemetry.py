@@ -49,6 +49,7 @@ _REASONS = {
 }
 _OVER = "KcoverOverBound"
 _MOST_OVER = 1000
+"""The most namespaces that such an Event is written about within its interval, counted for each bound."""
 _WARNINGS = (Phase.OPEN, Phase.DECIDED, Phase.SHUTTING_DOWN, Phase.REFUSED, Phase.FAILED)
 
 
@@ -163,10 +164,12 @@ class ControllerTelemetry:
     def over(self, error: OverBound) -> None:
         """Publish that a tenant's object is not kept: at intervals per namespace, for the first such object."""
         key, now_s = (error.what, error.about["namespace"]), self._wall()
-        if (
-            now_s - self._said_over_s.get(key, 0.0) < OVER_SAID_S
-            or len(self._said_over_s) >= _MOST_OVER
-        ):
+        self._said_over_s = {
+            known: at_s
+            for known, at_s in list(self._said_over_s.items())
+            if 0.0 <= now_s - at_s < OVER_SAID_S
+        }
+        if key in self._said_over_s or len(self._said_over_s) >= _MOST_OVER:
             return
         self._said_over_s[key] = now_s
         _LOG.warning("%s", error)
