@@ -135,11 +135,16 @@ class DeviceTaints:
         return rules
 
     def untaint(self, node: NodeView, rule: DeviceTaintRule) -> None:
-        """Delete our rules for the device, so that it is allocated again."""
+        """Delete our rule for a device, so that it is allocated again."""
+        if self.delete(rule):
+            self._say(node, "KcoverDeviceUntainted", rule.name, False)
+
+    def delete(self, rule: DeviceTaintRule) -> bool:
+        """Delete a rule; False if it was deleted meanwhile."""
         try:
             self._writes().delete(f"{rule.path}/{rule.name}")
         except NotFound:
-            pass  # deleted meanwhile
-        else:
-            self._say(node, "KcoverDeviceUntainted", rule.name, False)
-        self._list_again()
+            return False
+        finally:
+            self._list_again()
+        return True

@@ -245,8 +245,8 @@ class Controller:
         if self._elector.leads:
             for key in self._store.gangs:
                 self._queue.add(key)
-            healths = list(self._store.healths)
-            for name in {*list(self._store.host_reports), *healths, *self._nodes.cordoned_names}:
+            reported = (*list(self._store.host_reports), *list(self._store.healths))
+            for name in {*reported, *self._nodes.cordoned_names, *self._nodes.devices.nodes}:
                 self._queue.add(name)
 
     def _on_lead(self, leads: bool) -> None:

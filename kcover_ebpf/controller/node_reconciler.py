@@ -15,6 +15,7 @@ from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.api.node_health import HEALTHS, ReceivedHealth
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.device_taints import DeviceTaints
+from kcover_ebpf.controller.node_patches import annotate, change, others_taints, release
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ApiError, NotFound
 from kcover_ebpf.facts.health import Result
@@ -86,7 +87,7 @@ class NodeReconciler:
         notify: Notify,
     ) -> None:
         """`client`: reads; `writes`: the session for one write, raises `ActionError` unless this replica leads."""
-        self._writes = writes
+        self._session, self._writes = client, writes
         self._store, self._limits, self._notify = cache, limits, notify
         self._lock = threading.Lock()
         self._said: dict[str, str] = {}
@@ -117,8 +118,7 @@ class NodeReconciler:
         raw, received = self._store.raw_nodes.get(name), self._store.host_reports.get(name)
         health, now_s = self._store.healths.get(name), self._store.wall()
         if raw is None:
-            if health is not None and name not in self._store.nodes:
-                self._forget(name)
+            self._forget(name)
             return
         node, policy = view_of(raw), self._policy()
         faults: tuple[NodeFault, ...] = ()
@@ -130,7 +130,7 @@ class NodeReconciler:
         if self._report_inspection(node, health, now_s):
             node = self._newest(node)
         if node.was_uncordoned and not self._limits.dry_run:
-            self._store.wrote_node(_annotate(self._writes(), node, {CORDONED_BY: BY_OTHERS}))
+            self._store.wrote_node(annotate(self._writes(), node, {CORDONED_BY: BY_OTHERS}))
             node = self._newest(node)
         if health is not None and not self._limits.dry_run:
             self._untaint_mended(node, health, now_s, policy)
@@ -151,10 +151,21 @@ class NodeReconciler:
             self._do(node, todo, dra)
 
     def _forget(self, name: str) -> None:
-        """Drop the health of a node that is gone."""
-        with contextlib.suppress(NotFound):
-            self._writes().delete(f"{HEALTHS}/{name}")
-        self._store.healths.pop(name, None)
+        """Delete what is written about a node that is gone: its health, and the taints of its devices."""
+        is_dry = self._limits.dry_run
+        rules = () if is_dry else self.devices.of_node(name, self._store.wall())
+        if not rules and name not in self._store.healths:
+            return
+        # what we know of nodes may have begun with the memory of an API server that did not know it yet
+        query = {"fieldSelector": f"metadata.name={name}"}
+        if self._session.list("/api/v1/nodes", query).get("items"):
+            return
+        for rule in rules:
+            self.devices.delete(rule)
+        if name in self._store.healths:
+            with contextlib.suppress(NotFound):
+                self._writes().delete(f"{HEALTHS}/{name}")
+            self._store.healths.pop(name, None)
 
     def _report_inspection(
         self, node: NodeView, health: ReceivedHealth | None, now_s: float
@@ -279,7 +290,7 @@ class NodeReconciler:
             note = self._noted(node, (fault,))
             if self.devices.taint(node, fault, dra[fault.device], note):
                 counts = {OFFENCES: counted(node.annotations, self._store.wall())}
-                self._store.wrote_node(_annotate(self._writes(), node, counts))
+                self._store.wrote_node(annotate(self._writes(), node, counts))
 
     def _noted(self, node: NodeView, faults: Sequence[NodeFault]) -> str:
         return noted(faults, node.boot_id, self._store.healths.get(node.name))
@@ -296,7 +307,7 @@ class NodeReconciler:
         if not node.ours or not new or len(known) >= MOST_NAMED:
             return
         note = noted_more(cordon, new, node.boot_id, self._store.healths.get(node.name))
-        self._store.wrote_node(_annotate(self._writes(), node, {CORDONED_FOR: note}))
+        self._store.wrote_node(annotate(self._writes(), node, {CORDONED_FOR: note}))
 
     def _report_fault(self, node: NodeView, fault: bool, text: str) -> None:
         reason = "DeviceFault" if fault else "Cleared"
@@ -343,13 +354,13 @@ class NodeReconciler:
             notes[CORDONED_BY] = BY_OTHERS
         if node_plan.taint:
             ours = {"key": TAINT, "value": "fatal", "effect": "NoSchedule"}
-            spec["taints"] = [*_others(node), ours]
+            spec["taints"] = [*others_taints(node), ours]
         if node_plan.until_s is not None:
             notes[UNTIL] = rfc3339.to_text(node_plan.until_s)
         else:
             notes[CORDONED_FOR] = self._noted(node, node_plan.faults)
             notes |= cordoned_again(node.annotations, why, self._store.wall(), self._policy())
-        self._store.wrote_node(_change(self._writes(), node, notes, spec))
+        self._store.wrote_node(change(self._writes(), node, notes, spec))
         self._say(node, "KcoverCordoned", node_plan.reason, True)
 
     def let_go(self, node: NodeView) -> None:
@@ -369,30 +380,3 @@ class NodeReconciler:
         _LOG.info("node %s: %s: %s", node.name, reason, text)
         about = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
         self._notify(about, reason, text, warning)
-
-
-def release(client: ApiClient, node: NodeView) -> dict[str, Any]:
-    """Undo our cordon and our taint of a node; a cordon of others stays. Raises `ApiError`."""
-    notes = dict.fromkeys((CORDONED, CORDONED_BY, UNTIL, CORDONED_FOR))
-    spec: dict[str, Any] = {"taints": _others(node)}
-    if not node.cordoned_by_others:
-        spec["unschedulable"] = None
-    return _change(client, node, notes, spec)
-
-
-def _others(node: NodeView) -> list[Mapping[str, Any]]:
-    return [taint for taint in node.taints if taint.get("key") != TAINT]
-
-
-def _annotate(client: ApiClient, node: NodeView, notes: Mapping[str, str]) -> dict[str, Any]:
-    return client.merge_patch(f"/api/v1/nodes/{node.name}", {"metadata": {"annotations": notes}})
-
-
-def _change(
-    client: ApiClient, node: NodeView, notes: Mapping[str, str | None], spec: Mapping[str, Any]
-) -> dict[str, Any]:
-    # a list of taints is replaced whole: refused if another client changed the node since
-    metadata = {"resourceVersion": node.resource_version, "annotations": dict(notes)}
-    return client.merge_patch(
-        f"/api/v1/nodes/{node.name}", {"metadata": metadata, "spec": dict(spec)}
-    )

@@ -10,6 +10,8 @@ from kcover_ebpf.controller import node_reconciler
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.nodes import node_plan
 from kcover_ebpf.recovery.nodes.node_plan import CORDONED, NodeView, view_of
+from kcover_ebpf.tunables.controller import TAINTS_LISTED_S
+from tests.unit.support.node_bed import XID, Tainted
 from tests.unit.support.node_world import Cluster
 
 
@@ -77,3 +79,31 @@ def test_node_reconciler__an_unfit_node_without_room_does_not_have_all_nodes_exa
     assert cluster.nodes.is_full
     assert cluster.nodes.cordoned_count == 5
     assert len(examined) < 50
+
+
+def gone(cluster: Cluster, name: str) -> None:
+    cluster.store.on_node(Event(Change.GONE, {"metadata": {"name": name}}))
+    cluster.nodes.reconcile(name)
+
+
+def test_node_reconciler__taints_of_devices_end_with_their_node() -> None:
+    bed = Tainted()
+    bed.breaks("n1")
+    bed.report(XID)
+    assert len(bed.rules) == 2
+    gone(bed, "n1")
+    assert list(bed.rules) == ["kcover-n0-0000-5d-00.0"]
+    bed.now_s += TAINTS_LISTED_S + 1.0
+    gone(bed, "n2")
+    assert bed.nodes.devices.nodes == ["n0"]
+
+
+def test_node_reconciler__taints_of_a_node_that_only_the_watch_lacks_stay() -> None:
+    bed = Tainted()
+    bed.report(XID)
+    bed.unwatched = [{"metadata": {"name": "n0"}}]
+    gone(bed, "n0")
+    assert bed.rules
+    bed.unwatched = []
+    gone(bed, "n0")
+    assert not bed.rules
