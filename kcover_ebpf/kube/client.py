@@ -157,7 +157,7 @@ class ApiClient:
     ) -> Object:
         response = self._send(method, path, query, body, kind, self._timeout_s)
         try:
-            found = json.loads(_read(response, most_bytes) or b"{}")
+            found = json.loads(_read(response, most_bytes))
         except ValueError as error:
             raise Unreachable(f"{method} {path}: the answer is not JSON") from error
         except ApiError:
@@ -166,7 +166,9 @@ class ApiClient:
             raise unreachable(method, path, error) from error
         finally:
             response.release_conn()
-        return found if isinstance(found, dict) else {}
+        if not isinstance(found, dict):
+            raise Unreachable(f"{method} {path}: the answer is not an object")
+        return found
 
     def _send(
         self,
@@ -197,7 +199,7 @@ class ApiClient:
             )
         except Exception as error:
             raise unreachable(method, path, error) from error
-        if response.status >= 400:
+        if response.status >= 300:  # no redirect is followed
             raise refusal(method, path, response)
         return response
 

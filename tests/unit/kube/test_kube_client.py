@@ -169,6 +169,25 @@ def test_connect__an_answer_that_is_no_json_is_no_answer(
         session.get("/x")
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(302, lines=(b"",), headers={"Location": "/login"}),
+        Answer(301, {"items": []}),
+        Answer(lines=(b"",)),
+        Answer(body=[]),
+        Answer(body=None),
+    ],
+)
+def test_connect__what_is_no_answer_is_not_an_empty_list(
+    session: ApiClient, answers: list[Answer], answer: Answer
+) -> None:
+    """A watch would report all objects as deleted."""
+    answers.append(answer)
+    with pytest.raises(Unreachable):
+        session.list("/api/v1/nodes")
+
+
 def test_connect__an_error_page_of_a_proxy(session: ApiClient, answers: list[Answer]) -> None:
     answers.append(Answer(502, lines=(b"<html>",)))
     with pytest.raises(Unreachable, match="502"):
