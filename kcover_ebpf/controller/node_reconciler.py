@@ -122,8 +122,8 @@ class NodeReconciler:
             return
         node, policy = view_of(raw), self._policy()
         faults: tuple[NodeFault, ...] = ()
-        report_s = now_s
-        if received is not None and not received.is_stale(now_s):
+        report_s, is_heard = now_s, received is not None and not received.is_stale(now_s)
+        if received is not None and is_heard:
             faults = tuple(fault for fault in received.report.devices if fault.unfit)
             report_s = received.arrived_s
         faults += inspected(health, now_s, report_s, policy)
@@ -144,6 +144,9 @@ class NodeReconciler:
                 self.devices.refresh(now_s)
             room = bool(self._counted(node, suspects=False)) or self._room(suspects=False)
             todo = plan(node, faults, report_s, policy, frozenset(dra), room)
+            if not is_heard and not node.ours and not faults:
+                # an agent that is silent, or whose Lease is not read yet, does not say that all is well
+                todo = replace(todo, condition=None)
             if not counting(node, faults, report_s) and not todo.let_go:
                 reason = why_not_lifted(node, health, now_s, policy)
                 # last, because the API server is asked

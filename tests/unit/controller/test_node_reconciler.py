@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from kcover_ebpf.api.fault_policy import NodeActions
 from kcover_ebpf.controller import node_reconciler
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.nodes import node_plan
-from kcover_ebpf.recovery.nodes.node_plan import CORDONED, NodeView, view_of
+from kcover_ebpf.recovery.nodes.node_plan import CONDITION, CORDONED, NodeView, view_of
 from kcover_ebpf.tunables.controller import TAINTS_LISTED_S
-from tests.unit.support.node_bed import XID, Tainted
+from tests.unit.support.node_bed import XID, Bed, Tainted
 from tests.unit.support.node_world import Cluster
 
 
@@ -107,3 +108,19 @@ def test_node_reconciler__taints_of_a_node_that_only_the_watch_lacks_stay() -> N
     bed.unwatched = []
     gone(bed, "n0")
     assert not bed.rules
+
+
+def test_node_reconciler__a_silent_agent_does_not_say_that_a_fault_is_over() -> None:
+    """As at each start of a controller: an unchanged report counts only once the Lease of its agent is read."""
+    bed = Bed()
+    bed.policy("kcover", NodeActions(cordon=False, taint=False))
+    bed.report(XID)
+    bed.report(XID)
+    assert bed.conditions == [(CONDITION, "True")]
+    bed.now_s += 3600.0
+    bed.nodes.reconcile("n0")
+    del bed.store.host_reports["n0"]
+    bed.nodes.reconcile("n0")
+    assert bed.conditions == [(CONDITION, "True")]
+    bed.report()
+    assert bed.conditions[1:] == [(CONDITION, "False")]
