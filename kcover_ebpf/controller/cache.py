@@ -14,7 +14,7 @@ from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.incident import Incident
 from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.api.node_health import ReceivedHealth
-from kcover_ebpf.api.nodes import is_out_of_service, is_ready
+from kcover_ebpf.api.nodes import is_ready
 from kcover_ebpf.controller.incident_bounds import IncidentBounds
 from kcover_ebpf.controller.shared_policies import SharedPolicies
 from kcover_ebpf.dataclass import dataclass
@@ -50,6 +50,8 @@ class ObjectCache:
     incidents: dict[tuple[str, str], Incident] = field(default_factory=dict)
     healths: dict[str, ReceivedHealth] = field(default_factory=dict)
     """Node name -> its last NodeHealth and its time."""
+    knows_healths: bool = False
+    """True once all NodeHealths were listed; until then, a node without one may have one."""
     host_reports: dict[str, ReceivedReport] = field(default_factory=dict)
     """Node name -> the report about the node itself."""
     leases: dict[str, tuple[AgentLease, float]] = field(default_factory=dict)
@@ -188,7 +190,8 @@ class ObjectCache:
         return touched
 
     def on_health(self, event: Event) -> None:
-        """Take a NodeHealth that was written or deleted."""
+        """Take a NodeHealth that was written or deleted, or the end of their first list."""
+        self.knows_healths |= event.change is Change.SYNCED
         name = str((event.object.get("metadata") or {}).get("name", ""))
         if not name:
             return
@@ -346,10 +349,6 @@ class ObjectCache:
         """True if the kubelet of the node reports Ready."""
         state = self.nodes.get(node)
         return state is not None and state.ready
-
-    def is_out_of_service(self, node: str) -> bool:
-        """True if the node has the out-of-service taint, so that nothing runs there any more."""
-        return is_out_of_service((self.raw_nodes.get(node) or {}).get("spec") or {})
 
     @property
     def gangs(self) -> list[GangId]:

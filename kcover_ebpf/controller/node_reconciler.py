@@ -175,7 +175,8 @@ class NodeReconciler:
     ) -> bool:
         """Write the node's inspection condition if it changed; True if it was written."""
         wanted = inspection_condition(node, health, now_s)
-        if wanted is None or self._limits.dry_run:
+        is_unread = health is None and not self._store.knows_healths
+        if wanted is None or is_unread or self._limits.dry_run:
             return False
         status, text = wanted
         reasons = {
