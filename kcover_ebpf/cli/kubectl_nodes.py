@@ -106,7 +106,9 @@ def _row(
 
     conditions = (raw.get("status") or {}).get("conditions") or ()
     node = view_of({**raw, "conditions": conditions})
-    since, _, reason = node.annotations.get(CORDONED, "").partition(" ")
+    note = node.annotations.get(CORDONED, "")
+    # one that was written by hand need not begin with a time
+    since, _, reason = note.partition(" ") if node.since_s is not None else ("", "", note)
     received, wrong = _seen(healths.get(node.name))
     is_known = received is not None and not received.is_stale(now_s)
     if received is not None and not is_known:

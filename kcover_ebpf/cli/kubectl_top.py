@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
@@ -17,10 +17,11 @@ from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.incident import Incident
 from kcover_ebpf.cli.kubectl_common import agent_namespace_option, all_namespaces_option, common
 from kcover_ebpf.cli.options import duration_option
-from kcover_ebpf.errors import CannotObserve, Forbidden, NotFound, ObjectError
+from kcover_ebpf.errors import CannotObserve, Forbidden, NotFound, ObjectError, Unreachable
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport, confirmed
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.output.board_text import changes, lines_of, object_of
+from kcover_ebpf.output.formatting import printable
 from kcover_ebpf.output.job_board import BoardJob, board_of
 
 _GROUP = f"/apis/{API_VERSION}"
@@ -57,26 +58,55 @@ def top(  # noqa: PLR0913 - one for each option
     agents, leases = _agents(client, agent_namespace)
     with _screen() if is_screen else contextlib.nullcontext():
         while True:
-            jobs = _board(client, where, leases)
-            if as_json:
-                items = {"time": time.time(), "items": [object_of(job) for job in jobs]}
-                print(json.dumps(items, indent=None if watch else 2), flush=True)
-            elif is_screen:
-                _draw(jobs)
-            elif watch:
-                now = time.strftime("%H:%M:%S")
-                for line in changes(before, jobs):
-                    print(f"{now} {line}", flush=True)
+            try:
+                jobs = _board(client, where, leases or _leases(client, agents, time.time()))
+            except Unreachable as error:
+                if not watch:
+                    raise
+                _report(error, is_screen)
             else:
-                width = shutil.get_terminal_size((120, 0)).columns
-                print("\n".join(lines_of(jobs, width, colours=sys.stdout.isatty())))
-                if not jobs and where:
-                    print(f"no job is watched in namespace {namespace}; -A shows those of all")
+                if as_json:
+                    _print_json(jobs, indent=None if watch else 2)
+                elif is_screen:
+                    size = shutil.get_terminal_size()
+                    _draw(lines_of(jobs, size.columns, size.lines, colours=True))
+                elif watch:
+                    _print_changes(before, jobs)
+                else:
+                    _print(jobs, where)
+                before = jobs
             if not watch:
                 return 0
-            before = jobs
             time.sleep(every)
-            leases = _leases(client, agents, time.time())
+            leases = {}
+
+
+def _report(error: Unreachable, is_screen: bool) -> None:
+    """Show that there is no reading: an API server is restarted now and then, and what it said before is old."""
+    text = printable(str(error))
+    if is_screen:
+        _draw([f"no current reading: {text}"])
+    else:
+        click.echo(f"{time.strftime('%H:%M:%S')} {text}", err=True)
+
+
+def _print_json(jobs: tuple[BoardJob, ...], indent: int | None) -> None:
+    items = {"time": time.time(), "items": [object_of(job) for job in jobs]}
+    print(json.dumps(items, indent=indent), flush=True)
+
+
+def _print_changes(before: tuple[BoardJob, ...], jobs: tuple[BoardJob, ...]) -> None:
+    now = time.strftime("%H:%M:%S")
+    for line in changes(before, jobs):
+        print(f"{now} {line}", flush=True)
+
+
+def _print(jobs: tuple[BoardJob, ...], where: str) -> None:
+    width = shutil.get_terminal_size((120, 0)).columns
+    print("\n".join(lines_of(jobs, width, colours=sys.stdout.isatty())))
+    if not jobs and where:
+        namespace = where.rpartition("/")[2]
+        print(f"no job is watched in namespace {namespace}; -A shows those of all")
 
 
 @contextlib.contextmanager
@@ -91,10 +121,9 @@ def _screen() -> Iterator[None]:
         sys.stdout.flush()
 
 
-def _draw(jobs: tuple[BoardJob, ...]) -> None:
+def _draw(lines: Sequence[str]) -> None:
     """Write all lines at once, so that the screen does not flicker."""
     size = shutil.get_terminal_size()
-    lines = lines_of(jobs, size.columns, size.lines, colours=True)
     text = "\r\n".join(f"{line}{_CLEAR_LINE}" for line in lines[: size.lines])
     sys.stdout.write(f"{_HOME}{text}{_CLEAR_REST}")
     sys.stdout.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from kcover_ebpf.api.fault_policy import Bounds
+from kcover_ebpf.api.incident import Phase
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.recovery.restart.guards import ClusterLimits
@@ -33,6 +34,20 @@ class Limits:
         return max(1, int(self.jobs * self.namespace_percent / 100))
 
 
+def acting(cache: ObjectCache, window_s: float) -> dict[str, str]:
+    """Jobs that are being shut down, or were restarted within the window: uid -> namespace."""
+    since_s = cache.wall() - window_s
+    return {
+        incident.job.uid: incident.namespace
+        for incident in list(cache.incidents.values())
+        if (status := incident.status) is not None
+        and (
+            status.phase is Phase.SHUTTING_DOWN
+            or any(one.time_s >= since_s for one in status.restarts)
+        )
+    }
+
+
 class Breaker:
     """Counts jobs that are being restarted; the caller holds a lock from `gates` to `reserve`."""
 
@@ -50,15 +65,15 @@ class Breaker:
             for text, (at_s, where) in self._reserved.items()
             if now_s - at_s < RESERVED_S
         }
-        acting = self._store.acting(limits.window_s) | {
+        restarted = acting(self._store, limits.window_s) | {
             text: where for text, (_, where) in self._reserved.items()
         }
-        acting.pop(uid, None)
-        here = sum(text == namespace for text in acting.values())
+        restarted.pop(uid, None)
+        here = sum(text == namespace for text in restarted.values())
         bounds = limits.bounds
         return ClusterLimits(
             limits.dry_run,
-            len(acting),
+            len(restarted),
             limits.jobs,
             here,
             limits.jobs_here,

@@ -11,10 +11,10 @@ from typing import Any, NewType
 
 from kcover_ebpf.api import agent_lease, fault_report, incident, node_health, rfc3339
 from kcover_ebpf.api.agent_lease import AgentLease
-from kcover_ebpf.api.incident import Incident, Phase
+from kcover_ebpf.api.incident import Incident
 from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.api.node_health import ReceivedHealth
-from kcover_ebpf.api.nodes import is_out_of_service, is_ready
+from kcover_ebpf.api.nodes import is_ready
 from kcover_ebpf.controller.incident_bounds import IncidentBounds
 from kcover_ebpf.controller.shared_policies import SharedPolicies
 from kcover_ebpf.dataclass import dataclass
@@ -50,6 +50,8 @@ class ObjectCache:
     incidents: dict[tuple[str, str], Incident] = field(default_factory=dict)
     healths: dict[str, ReceivedHealth] = field(default_factory=dict)
     """Node name -> its last NodeHealth and its time."""
+    knows_healths: bool = False
+    """True once all NodeHealths were listed; until then, a node without one may have one."""
     host_reports: dict[str, ReceivedReport] = field(default_factory=dict)
     """Node name -> the report about the node itself."""
     leases: dict[str, tuple[AgentLease, float]] = field(default_factory=dict)
@@ -188,7 +190,8 @@ class ObjectCache:
         return touched
 
     def on_health(self, event: Event) -> None:
-        """Take a NodeHealth that was written or deleted."""
+        """Take a NodeHealth that was written or deleted, or the end of their first list."""
+        self.knows_healths |= event.change is Change.SYNCED
         name = str((event.object.get("metadata") or {}).get("name", ""))
         if not name:
             return
@@ -308,19 +311,32 @@ class ObjectCache:
         if not name:
             return
         if event.change is Change.GONE:
-            self.nodes.pop(name, None)
-            self.raw_nodes.pop(name, None)
+            with self._lock:
+                self.nodes.pop(name, None)
+                self.raw_nodes.pop(name, None)
             self.node_changed(name)
             return
         state, fresh = NodeState(name, is_ready(event.object)), kept_of_node(event.object)
-        became_bad = name in self.nodes and self.nodes[name].ready and not state.ready
         with self._lock:
+            before = self.nodes.get(name)
             self.nodes[name], self.raw_nodes[name] = state, fresh
             touched = [key for key, seen in self._reports.items() if name in seen]
         self.node_changed(name)
-        if became_bad:
+        if before is not None and before.ready and not state.ready:
             for key in touched:
                 self.changed(key)
+
+    def wrote_node(self, raw: Mapping[str, Any]) -> None:
+        """Take the answer to a write of a node, unless the watch reported a newer state or its deletion before it."""
+        metadata = raw.get("metadata") or {}
+        with self._lock:
+            known = (self.raw_nodes.get(str(metadata.get("name", ""))) or {}).get("metadata") or {}
+            known_version, version = (
+                _number(str(one.get("resourceVersion", ""))) for one in (known, metadata)
+            )
+            is_same = bool(known) and known.get("uid") == metadata.get("uid")
+            if is_same and version >= known_version:
+                self.on_node(Event(Change.SET, dict(raw)))
 
     # ---- queries
 
@@ -333,10 +349,6 @@ class ObjectCache:
         """True if the kubelet of the node reports Ready."""
         state = self.nodes.get(node)
         return state is not None and state.ready
-
-    def is_out_of_service(self, node: str) -> bool:
-        """True if the node has the out-of-service taint, so that nothing runs there any more."""
-        return is_out_of_service((self.raw_nodes.get(node) or {}).get("spec") or {})
 
     @property
     def gangs(self) -> list[GangId]:
@@ -374,20 +386,6 @@ class ObjectCache:
             self.triggers.pop(gang_id, None)
             trigger = None
         return trigger
-
-    def acting(self, window_s: float) -> dict[str, str]:
-        """Jobs that are being shut down, or were restarted within the window: uid -> namespace."""
-        since_s = self.wall() - window_s
-        with self._lock:
-            return {
-                incident.job.uid: incident.namespace
-                for incident in self.incidents.values()
-                if (status := incident.status) is not None
-                and (
-                    status.phase is Phase.SHUTTING_DOWN
-                    or any(one.time_s >= since_s for one in status.restarts)
-                )
-            }
 
 
 def _uid(event: Event) -> Uid | None:

@@ -9,6 +9,7 @@ from dataclasses import field, replace
 from kcover_ebpf.api.fault_policy import FaultPolicy, NamedPolicy, holding
 from kcover_ebpf.api.incident import Incident, Phase, RestartMethod
 from kcover_ebpf.api.job_kinds import GangId
+from kcover_ebpf.api.nodes import is_out_of_service
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.owners import FoundOwner, Owners
@@ -168,7 +169,7 @@ class ContextBuilder:
             demand=trigger.demand if trigger is not None else None,
             agents=agents,
             ready=frozenset(node for node in nodes if self._store.is_ready(node)),
-            fenced=frozenset(node for node in nodes if self._store.is_out_of_service(node)),
+            fenced=frozenset(filter(self._is_fenced, nodes)),
             published=self._owners.published(gang_id.namespace) if _moves(live_incident) else {},
         )
 
@@ -184,6 +185,9 @@ class ContextBuilder:
             self._store.triggers.pop(gang_id, None)
             return None
         return trigger
+
+    def _is_fenced(self, node: str) -> bool:
+        return is_out_of_service((self._store.raw_nodes.get(node) or {}).get("spec") or {})
 
     def _rack(self, node: str) -> str | None:
         metadata = (self._store.raw_nodes.get(node) or {}).get("metadata") or {}

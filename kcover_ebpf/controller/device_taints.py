@@ -106,6 +106,11 @@ class DeviceTaints:
         """Creation time (unix seconds) of our oldest rule for the node in the last list; None without one."""
         return min((rule.created_s for rule in self._rules.get(node, ())), default=None)
 
+    @property
+    def nodes(self) -> list[str]:
+        """Nodes for which we have a rule, by the last list."""
+        return list(self._rules)
+
     def refresh(self, now_s: float) -> None:
         """List our rules unless the last list is recent and newer than our last write; raises `ApiError`."""
         with self._lock:
@@ -130,11 +135,16 @@ class DeviceTaints:
         return rules
 
     def untaint(self, node: NodeView, rule: DeviceTaintRule) -> None:
-        """Delete our rules for the device, so that it is allocated again."""
+        """Delete our rule for a device, so that it is allocated again."""
+        if self.delete(rule):
+            self._say(node, "KcoverDeviceUntainted", rule.name, False)
+
+    def delete(self, rule: DeviceTaintRule) -> bool:
+        """Delete a rule; False if it was deleted meanwhile."""
         try:
             self._writes().delete(f"{rule.path}/{rule.name}")
         except NotFound:
-            pass  # deleted meanwhile
-        else:
-            self._say(node, "KcoverDeviceUntainted", rule.name, False)
-        self._list_again()
+            return False
+        finally:
+            self._list_again()
+        return True

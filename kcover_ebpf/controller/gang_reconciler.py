@@ -170,8 +170,6 @@ class GangReconciler:
                     and restart_input.gang_verdict.verdict.opens_incident
                     else 2.0
                 )
-        if found is not None and found.created_s is not None:
-            self._telemetry.created_s[live_incident.job.uid] = found.created_s
         return self._move(gang_id, live_incident, known, policy, restart_input, memo)
 
     def _present(

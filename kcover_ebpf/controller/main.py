@@ -16,7 +16,7 @@ from kcover_ebpf.api.job_kinds import GangId
 from kcover_ebpf.api.node_health import HEALTHS
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.board_server import BoardPage
-from kcover_ebpf.controller.breaker import Limits
+from kcover_ebpf.controller.breaker import Limits, acting
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.culprit_conditions import CulpritConditions
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
@@ -245,8 +245,8 @@ class Controller:
         if self._elector.leads:
             for key in self._store.gangs:
                 self._queue.add(key)
-            healths = list(self._store.healths)
-            for name in {*list(self._store.host_reports), *healths, *self._nodes.cordoned_names}:
+            reported = (*list(self._store.host_reports), *list(self._store.healths))
+            for name in {*reported, *self._nodes.cordoned_names, *self._nodes.devices.nodes}:
                 self._queue.add(name)
 
     def _on_lead(self, leads: bool) -> None:
@@ -316,7 +316,7 @@ class Controller:
 
     def _breakers(self) -> dict[str, bool]:
         limits = self._settings.limits
-        busy = len(self._store.acting(limits.window_s)) >= limits.jobs
+        busy = len(acting(self._store, limits.window_s)) >= limits.jobs
         return {"jobs": busy, "nodes": self._nodes.is_full}
 
     def _bad(self, text: str) -> None:

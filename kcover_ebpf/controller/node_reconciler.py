@@ -15,11 +15,11 @@ from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.api.node_health import HEALTHS, ReceivedHealth
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.device_taints import DeviceTaints
+from kcover_ebpf.controller.node_patches import annotate, change, others_taints, release
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ApiError, NotFound
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.kube.client import ApiClient
-from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.nodes.node_health import (
     CORDONED_FOR,
     MOST_NAMED,
@@ -52,6 +52,7 @@ from kcover_ebpf.recovery.nodes.node_plan import (
     is_news,
     plan,
     view_of,
+    views_with_notes,
     why_not_lifted,
 )
 from kcover_ebpf.recovery.nodes.suspect_nodes import Suspicions, suspect
@@ -86,7 +87,7 @@ class NodeReconciler:
         notify: Notify,
     ) -> None:
         """`client`: reads; `writes`: the session for one write, raises `ActionError` unless this replica leads."""
-        self._writes = writes
+        self._session, self._writes = client, writes
         self._store, self._limits, self._notify = cache, limits, notify
         self._lock = threading.Lock()
         self._said: dict[str, str] = {}
@@ -102,7 +103,10 @@ class NodeReconciler:
     @property
     def cordoned_names(self) -> list[str]:
         """Names of those nodes; they are reconciled even if their agents are silent."""
-        return [name for name, raw in list(self._store.raw_nodes.items()) if view_of(raw).ours]
+        return [node.name for node in self._noted_nodes() if node.ours]
+
+    def _noted_nodes(self) -> list[NodeView]:
+        return views_with_notes(list(self._store.raw_nodes.values()))
 
     @property
     def is_full(self) -> bool:
@@ -114,20 +118,19 @@ class NodeReconciler:
         raw, received = self._store.raw_nodes.get(name), self._store.host_reports.get(name)
         health, now_s = self._store.healths.get(name), self._store.wall()
         if raw is None:
-            if health is not None and name not in self._store.nodes:
-                self._forget(name)
+            self._forget(name)
             return
         node, policy = view_of(raw), self._policy()
         faults: tuple[NodeFault, ...] = ()
-        report_s = now_s
-        if received is not None and not received.is_stale(now_s):
+        report_s, is_heard = now_s, received is not None and not received.is_stale(now_s)
+        if received is not None and is_heard:
             faults = tuple(fault for fault in received.report.devices if fault.unfit)
             report_s = received.arrived_s
         faults += inspected(health, now_s, report_s, policy)
         if self._report_inspection(node, health, now_s):
             node = self._newest(node)
         if node.was_uncordoned and not self._limits.dry_run:
-            self._remember(_annotate(self._writes(), node, {CORDONED_BY: BY_OTHERS}))
+            self._store.wrote_node(annotate(self._writes(), node, {CORDONED_BY: BY_OTHERS}))
             node = self._newest(node)
         if health is not None and not self._limits.dry_run:
             self._untaint_mended(node, health, now_s, policy)
@@ -141,6 +144,9 @@ class NodeReconciler:
                 self.devices.refresh(now_s)
             room = bool(self._counted(node, suspects=False)) or self._room(suspects=False)
             todo = plan(node, faults, report_s, policy, frozenset(dra), room)
+            if not is_heard and not node.ours and not faults:
+                # an agent that is silent, or whose Lease is not read yet, does not say that all is well
+                todo = replace(todo, condition=None)
             if not counting(node, faults, report_s) and not todo.let_go:
                 reason = why_not_lifted(node, health, now_s, policy)
                 # last, because the API server is asked
@@ -148,17 +154,29 @@ class NodeReconciler:
             self._do(node, todo, dra)
 
     def _forget(self, name: str) -> None:
-        """Drop the health of a node that is gone."""
-        with contextlib.suppress(NotFound):
-            self._writes().delete(f"{HEALTHS}/{name}")
-        self._store.healths.pop(name, None)
+        """Delete what is written about a node that is gone: its health, and the taints of its devices."""
+        is_dry = self._limits.dry_run
+        rules = () if is_dry else self.devices.of_node(name, self._store.wall())
+        if not rules and name not in self._store.healths:
+            return
+        # what we know of nodes may have begun with the memory of an API server that did not know it yet
+        query = {"fieldSelector": f"metadata.name={name}"}
+        if self._session.list("/api/v1/nodes", query).get("items"):
+            return
+        for rule in rules:
+            self.devices.delete(rule)
+        if name in self._store.healths:
+            with contextlib.suppress(NotFound):
+                self._writes().delete(f"{HEALTHS}/{name}")
+            self._store.healths.pop(name, None)
 
     def _report_inspection(
         self, node: NodeView, health: ReceivedHealth | None, now_s: float
     ) -> bool:
         """Write the node's inspection condition if it changed; True if it was written."""
         wanted = inspection_condition(node, health, now_s)
-        if wanted is None or self._limits.dry_run:
+        is_unread = health is None and not self._store.knows_healths
+        if wanted is None or is_unread or self._limits.dry_run:
             return False
         status, text = wanted
         reasons = {
@@ -216,8 +234,11 @@ class NodeReconciler:
     def _room(self, suspects: bool) -> bool:
         """True if the breaker allows another cordon: on suspicion, or for a device."""
         now_s, window_s = self._store.wall(), self._limits.window_s
-        nodes = (view_of(raw) for raw in list(self._store.raw_nodes.values()))
-        times = [found for node in nodes if (found := self._counted(node, suspects))]
+        # of thousands of nodes only these can count, and each unfit node that finds no room asks
+        nodes = {node.name: node for node in self._noted_nodes()}
+        known = self._store.raw_nodes
+        nodes |= {name: view_of(raw) for name in self.devices.nodes if (raw := known.get(name))}
+        times = [found for node in nodes.values() if (found := self._counted(node, suspects))]
         recent = sum(any(now_s - value < window_s for value in found) for found in times)
         breaker = self._limits.breaker.for_suspects if suspects else self._limits.breaker
         return breaker.room(len(times), len(self._store.nodes), recent)
@@ -273,7 +294,7 @@ class NodeReconciler:
             note = self._noted(node, (fault,))
             if self.devices.taint(node, fault, dra[fault.device], note):
                 counts = {OFFENCES: counted(node.annotations, self._store.wall())}
-                self._remember(_annotate(self._writes(), node, counts))
+                self._store.wrote_node(annotate(self._writes(), node, counts))
 
     def _noted(self, node: NodeView, faults: Sequence[NodeFault]) -> str:
         return noted(faults, node.boot_id, self._store.healths.get(node.name))
@@ -290,7 +311,7 @@ class NodeReconciler:
         if not node.ours or not new or len(known) >= MOST_NAMED:
             return
         note = noted_more(cordon, new, node.boot_id, self._store.healths.get(node.name))
-        self._remember(_annotate(self._writes(), node, {CORDONED_FOR: note}))
+        self._store.wrote_node(annotate(self._writes(), node, {CORDONED_FOR: note}))
 
     def _report_fault(self, node: NodeView, fault: bool, text: str) -> None:
         reason = "DeviceFault" if fault else "Cleared"
@@ -322,7 +343,7 @@ class NodeReconciler:
             condition["lastTransitionTime"] = now
         path = f"/api/v1/nodes/{node.name}/status"
         # conditions are merged by their type, so those of others stay, and the time of a status that does
-        self._remember(
+        self._store.wrote_node(
             self._writes().strategic_patch(path, {"status": {"conditions": [condition]}})
         )
 
@@ -337,28 +358,24 @@ class NodeReconciler:
             notes[CORDONED_BY] = BY_OTHERS
         if node_plan.taint:
             ours = {"key": TAINT, "value": "fatal", "effect": "NoSchedule"}
-            spec["taints"] = [*_others(node), ours]
+            spec["taints"] = [*others_taints(node), ours]
         if node_plan.until_s is not None:
             notes[UNTIL] = rfc3339.to_text(node_plan.until_s)
         else:
             notes[CORDONED_FOR] = self._noted(node, node_plan.faults)
             notes |= cordoned_again(node.annotations, why, self._store.wall(), self._policy())
-        self._remember(_change(self._writes(), node, notes, spec))
+        self._store.wrote_node(change(self._writes(), node, notes, spec))
         self._say(node, "KcoverCordoned", node_plan.reason, True)
 
     def let_go(self, node: NodeView) -> None:
         """Undo what we did to a node, and nothing else."""
-        self._remember(release(self._writes(), node))
+        self._store.wrote_node(release(self._writes(), node))
         why = "the cordon on suspicion has expired"
         if node.until_s is None:
             why = "marked healthy, or its inspections are clean, after a fault"
         if node.cordoned_by_others:
             why += "; it stays cordoned, because others cordoned it"
         self._say(node, "KcoverUncordoned", why, False)
-
-    def _remember(self, raw: Mapping[str, Any]) -> None:
-        if raw.get("metadata"):
-            self._store.on_node(Event(Change.SET, dict(raw)))
 
     def _say(self, node: NodeView, reason: str, text: str, warning: bool) -> None:
         if self._said.get(node.name) == reason + text:
@@ -367,30 +384,3 @@ class NodeReconciler:
         _LOG.info("node %s: %s: %s", node.name, reason, text)
         about = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
         self._notify(about, reason, text, warning)
-
-
-def release(client: ApiClient, node: NodeView) -> dict[str, Any]:
-    """Undo our cordon and our taint of a node; a cordon of others stays. Raises `ApiError`."""
-    notes = dict.fromkeys((CORDONED, CORDONED_BY, UNTIL, CORDONED_FOR))
-    spec: dict[str, Any] = {"taints": _others(node)}
-    if not node.cordoned_by_others:
-        spec["unschedulable"] = None
-    return _change(client, node, notes, spec)
-
-
-def _others(node: NodeView) -> list[Mapping[str, Any]]:
-    return [taint for taint in node.taints if taint.get("key") != TAINT]
-
-
-def _annotate(client: ApiClient, node: NodeView, notes: Mapping[str, str]) -> dict[str, Any]:
-    return client.merge_patch(f"/api/v1/nodes/{node.name}", {"metadata": {"annotations": notes}})
-
-
-def _change(
-    client: ApiClient, node: NodeView, notes: Mapping[str, str | None], spec: Mapping[str, Any]
-) -> dict[str, Any]:
-    # a list of taints is replaced whole: refused if another client changed the node since
-    metadata = {"resourceVersion": node.resource_version, "annotations": dict(notes)}
-    return client.merge_patch(
-        f"/api/v1/nodes/{node.name}", {"metadata": metadata, "spec": dict(spec)}
-    )

@@ -11,17 +11,20 @@ from typing import Any
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import FaultPolicy, NodeActions, holding
+from kcover_ebpf.api.json_values import list_of, map_of
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.node_reconciler import NodeLimits
 from kcover_ebpf.errors import ApiError, Conflict, NotFound
 from kcover_ebpf.kube.client import ApiClient, segment
 from kcover_ebpf.recovery import repair
-from kcover_ebpf.recovery.nodes.node_plan import NodeView, view_of
+from kcover_ebpf.recovery.nodes.node_plan import NodeView, view_of, views_with_notes
 from kcover_ebpf.recovery.repair import RepairAttempt, RepairLimits, RepairPlan, RepairStep
 
 _LOG = logging.getLogger(__name__)
 REASON = "KcoverRepair"
 Publish = Callable[[dict[str, str], str, str, bool], None]
+_RawPod = Mapping[str, Any]
+"""A pod as the API server sends it."""
 
 
 class Repairs:
@@ -51,31 +54,31 @@ class Repairs:
         if not node.ours:
             self._said.pop(name, None)
             return
-        nodes = [view_of(raw_node) for raw_node in list(self._store.raw_nodes.values())]
+        nodes = views_with_notes(list(self._store.raw_nodes.values()))
         health, now_s = self._store.healths.get(name), self._store.wall()
         todo = repair.plan(node, nodes, self._limits, self._policy(), now_s, health)
         if todo.repair is None:
             self._say(node, f"no repair: {todo.reason}")
             return
-        users = self._users(node, todo)
+        users, possible = self._users(node, todo)
         if self._dry_run:
             self._say(node, f"would repair by {todo.repair.step.value}")
-        elif not users:
+        elif not users and not possible:
             self._begin(node, todo)
-        elif todo.repair.drain:
+        elif users and todo.repair.drain:
             self._drain(node, todo, users)
         else:
-            text = f"{todo.repair.step.value} waits for {len(users)} pods that use it to end"
-            self._say(node, text)
+            use = "use it" if users else "may use it"
+            count = len(users) or len(possible)
+            self._say(node, f"{todo.repair.step.value} waits for {count} pods that {use} to end")
 
-    def _drain(self, node: NodeView, plan: RepairPlan, users: Sequence[Mapping[str, Any]]) -> None:
+    def _drain(self, node: NodeView, plan: RepairPlan, users: Sequence[_RawPod]) -> None:
         """Evict the pods that the step would end; a disruption budget may refuse that for a while."""
         assert plan.repair is not None
-        writes = self._writes()
         if repair.drained_since_s(node) is None:
             # the note first: it makes other nodes wait for this one
             now = rfc3339.to_text(self._store.wall())
-            self._annotate(writes, node, {repair.DRAINED: now})
+            self._annotate(node, {repair.DRAINED: now})
         refused = 0
         for pod in users:
             metadata = pod["metadata"]
@@ -90,7 +93,7 @@ class Repairs:
             }
             path = f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}/eviction"
             try:
-                writes.create(path, body)
+                self._writes().create(path, body)
             except (NotFound, Conflict):
                 continue  # it is gone already
             except ApiError as error:
@@ -105,21 +108,41 @@ class Repairs:
         policy = holding(self._store.policies.of(self._namespace), self._namespace, {})
         return (policy.policy if policy is not None else FaultPolicy()).node
 
-    def _users(self, node: NodeView, plan: RepairPlan) -> list[Mapping[str, Any]]:
-        """Pods that a step would end: those that use the devices, or all pods of jobs on the node."""
-        received = self._store.host_reports.get(node.name)
-        assert plan.repair is not None
-        if plan.repair.step is RepairStep.RESET_GPU and received is not None:
-            holders = {
-                uid
-                for fault in received.report.devices
-                if fault.device in plan.devices
-                for uid in fault.pods
-            }
-            return [pod for pod in self._living(node) if pod["metadata"].get("uid") in holders]
-        return self._living(node)
+    def _users(self, node: NodeView, plan: RepairPlan) -> tuple[list[_RawPod], list[_RawPod]]:
+        """Pods that a step would end, and pods of which nothing shows whether it would.
 
-    def _living(self, node: NodeView) -> list[Mapping[str, Any]]:
+        A reset ends those that use the devices; all other steps end all pods of jobs on the node.
+        """
+        living = self._living(node)
+        assert plan.repair is not None
+        if plan.repair.step is not RepairStep.RESET_GPU:
+            return living, []
+        devices, now_s = set(plan.devices), self._store.wall()
+        received = self._store.host_reports.get(node.name)
+        is_known = received is not None and not received.is_stale(now_s)
+        faults = received.report.devices if received is not None and is_known else ()
+        used = self._used_devices(node.name, now_s)
+        holders = {uid for fault in faults if fault.device in devices for uid in fault.pods}
+        holders |= {uid for uid, of_pod in used.items() if of_pod & devices}
+        users = [pod for pod in living if pod["metadata"].get("uid") in holders]
+        if devices <= {fault.device for fault in faults}:
+            return users, []
+        # an inspection found the fault, or the agent has started since: no report names the pods
+        spared = holders | {uid for uid, of_pod in used.items() if of_pod}
+        others = (pod for pod in living if pod["metadata"].get("uid") not in spared)
+        return users, [pod for pod in others if _may_have_devices(pod)]
+
+    def _used_devices(self, node: str, now_s: float) -> dict[str, set[str]]:
+        """Uid of each watched pod on the node -> PCI addresses of the devices that it has open."""
+        return {
+            pod.uid: set(pod.devices)
+            for gang_id in self._store.gangs
+            for received in self._store.seen(gang_id)
+            if received.report.node == node and not received.is_stale(now_s)
+            for pod in received.report.pods
+        }
+
+    def _living(self, node: NodeView) -> list[_RawPod]:
         """Running pods on the node, except those that every node runs (DaemonSets)."""
         listed = self._session.list("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node.name}"})
         return [
@@ -133,23 +156,24 @@ class Repairs:
             )
         ]
 
-    def _annotate(self, client: ApiClient, node: NodeView, notes: Mapping[str, str | None]) -> None:
+    def _annotate(self, node: NodeView, notes: Mapping[str, str | None]) -> None:
         patch = {"metadata": {"resourceVersion": node.resource_version, "annotations": notes}}
-        raw = client.merge_patch(f"/api/v1/nodes/{segment(node.name)}", patch)
-        self._store.raw_nodes[node.name] = raw
+        self._store.wrote_node(
+            self._writes().merge_patch(f"/api/v1/nodes/{segment(node.name)}", patch)
+        )
 
     def _begin(self, node: NodeView, plan: RepairPlan) -> None:
         assert plan.repair is not None
         step, made = plan.repair.step, repair.started(node)
         attempt = RepairAttempt(step, self._store.wall(), is_pending=True)
-        writes = self._writes()
         if step not in {known.step for known in repair.attempts_of(node)}:
             # the note first: it makes other nodes wait for this one
             note = repair.noted_attempts((*made, attempt))
-            self._annotate(writes, node, {repair.REPAIRS: note, repair.DRAINED: None})
+            self._annotate(node, {repair.REPAIRS: note, repair.DRAINED: None})
         body = job_of(node, plan, self._namespace)
         try:
-            writes.create(f"/apis/batch/v1/namespaces/{segment(self._namespace)}/jobs", body)
+            jobs = f"/apis/batch/v1/namespaces/{segment(self._namespace)}/jobs"
+            self._writes().create(jobs, body)
         except Conflict:
             pass  # an earlier request created it
         except ApiError as error:
@@ -157,8 +181,10 @@ class Repairs:
             self._say(node, f"the Job of {step.value} was not confirmed, trying again: {error}")
             return
         note = repair.noted_attempts((*made, replace(attempt, is_pending=False)))
-        newest = view_of(self._store.raw_nodes[node.name])
-        self._annotate(writes, newest, {repair.REPAIRS: note})
+        raw = self._store.raw_nodes.get(node.name)
+        if raw is None:
+            return  # the node was deleted meanwhile
+        self._annotate(view_of(raw), {repair.REPAIRS: note})
         devices = f" of {', '.join(plan.devices)}" if plan.devices else ""
         self._say(node, f"{step.value}{devices} by Job {body['metadata']['name']}")
 
@@ -203,6 +229,16 @@ def job_of(node: NodeView, plan: RepairPlan, namespace: str) -> dict[str, Any]:
         "metadata": {"name": name, "namespace": namespace, "labels": labels},
         "spec": spec,
     }
+
+
+def _may_have_devices(pod: _RawPod) -> bool:
+    """True if it asks for devices, of a device plug-in or by DRA; a pod may have some without that."""
+    spec = map_of(pod.get("spec"))
+    containers = (*list_of(spec.get("containers")), *list_of(spec.get("initContainers")))
+    limits = (map_of(map_of(map_of(raw).get("resources")).get("limits")) for raw in containers)
+    # only the names of extended resources have a domain
+    asked = any("/" in name for names in limits for name in names)
+    return asked or bool(list_of(spec.get("resourceClaims")))
 
 
 def _add_env(container: dict[str, Any], values: Mapping[str, str]) -> None:

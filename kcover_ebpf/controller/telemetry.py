@@ -49,6 +49,7 @@ _REASONS = {
 }
 _OVER = "KcoverOverBound"
 _MOST_OVER = 1000
+"""The most namespaces that such an Event is written about within its interval, counted for each bound."""
 _WARNINGS = (Phase.OPEN, Phase.DECIDED, Phase.SHUTTING_DOWN, Phase.REFUSED, Phase.FAILED)
 
 
@@ -64,8 +65,6 @@ class ControllerTelemetry:
         self.job_kinds: Callable[[], Mapping[str, int]] = dict
         self._notify: Callable[[Incident, Status], None] = lambda *_: None
         self._said_over_s: dict[tuple[str, str], float] = {}
-        self.created_s: dict[str, float] = {}
-        """Uid of each job with an incident -> its creation (unix seconds)."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -163,10 +162,12 @@ class ControllerTelemetry:
     def over(self, error: OverBound) -> None:
         """Publish that a tenant's object is not kept: at intervals per namespace, for the first such object."""
         key, now_s = (error.what, error.about["namespace"]), self._wall()
-        if (
-            now_s - self._said_over_s.get(key, 0.0) < OVER_SAID_S
-            or len(self._said_over_s) >= _MOST_OVER
-        ):
+        self._said_over_s = {
+            known: at_s
+            for known, at_s in list(self._said_over_s.items())
+            if 0.0 <= now_s - at_s < OVER_SAID_S
+        }
+        if key in self._said_over_s or len(self._said_over_s) >= _MOST_OVER:
             return
         self._said_over_s[key] = now_s
         _LOG.warning("%s", error)
@@ -297,15 +298,20 @@ class ControllerTelemetry:
         return _gauge("kcover_incident_acts_at_seconds", text, values, *labels)
 
     def _ettr(self, leads: bool) -> Any:
-        lost: Tally[tuple[str, str, str]] = Tally()
+        lost: Tally[str] = Tally()
+        jobs: dict[str, tuple[float, tuple[str, str]]] = {}
         for incident, status in self._incidents(leads):
+            uid, size = incident.job.uid, status.size
             if status.lost is not None:
-                lost[incident.namespace, incident.job.name, incident.job.uid] += status.lost.total_s  # type: ignore[assignment]
-        values = {}
-        for (namespace, name, uid), lost_s in lost.items():
-            age_s = self._wall() - self.created_s.get(uid, self._wall())
-            if age_s > 0:
-                values[namespace, name] = max(0.0, 1.0 - lost_s / age_s)
+                lost[uid] += status.lost.total_s  # type: ignore[assignment]
+            if size is not None and size.created_s is not None:
+                jobs[uid] = size.created_s, (incident.namespace, incident.job.name)
+        values: dict[tuple[str, str], float] = {}
+        for uid, (created_s, name) in sorted(jobs.items(), key=lambda item: item[1]):
+            # of several jobs of one name, the newest counts
+            values.pop(name, None)
+            if uid in lost and (age_s := self._wall() - created_s) > 0:
+                values[name] = max(0.0, 1.0 - lost[uid] / age_s)
         text = "Effective training time ratio: 1 - time lost in incidents / age of the job."
         return _gauge("kcover_job_ettr_ratio", text, values, "namespace", "training_job")
 

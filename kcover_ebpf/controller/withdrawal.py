@@ -18,7 +18,7 @@ from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.context_builder import ContextBuilder
 from kcover_ebpf.controller.deletions import Deletions
 from kcover_ebpf.controller.device_taints import OF_NODE
-from kcover_ebpf.controller.node_reconciler import release
+from kcover_ebpf.controller.node_patches import release
 from kcover_ebpf.controller.owners import Owners
 from kcover_ebpf.errors import ActionError, ApiError, KcoverError, NotFound, ObjectError, TooLarge
 from kcover_ebpf.kube import dra

@@ -30,7 +30,8 @@ SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_TRIES),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(UNANSWERED_S * 1000)),
 )
-_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Files of a pod's ServiceAccount."""
 _TOKEN_BYTES = 65536
 """A token of a ServiceAccount has about 1 kB."""
 
@@ -90,7 +91,7 @@ class PodAccess:
     environment is ignored: the API server is in the pod's own cluster.
     """
 
-    def __init__(self, folder: Path = _FOLDER, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path = FOLDER, environ: Mapping[str, str] | None = None) -> None:
         """Raises `UsageError` if the pod has no token."""
         environ = os.environ if environ is None else environ
         name, port = environ.get(IN_POD, ""), environ.get("KUBERNETES_SERVICE_PORT", "443")

@@ -20,7 +20,7 @@ _KINDS: Mapping[int, type[ApiError]] = {
 
 
 def refusal(method: str, path: str, response: Any) -> ApiError:
-    """The error for a response of 400 and above; the response is read and released."""
+    """The error for a response of 300 and above; the response is read and released."""
     try:
         body = json.loads(response.read(65536))
         reason = str(body.get("message", "")) if isinstance(body, dict) else ""
@@ -30,7 +30,8 @@ def refusal(method: str, path: str, response: Any) -> ApiError:
         response.release_conn()
     status = int(response.status)
     wait = response.headers.get("Retry-After", "")
-    kind = _KINDS.get(status, Unreachable if status >= 500 else ApiError)
+    # a redirect is the answer of a proxy
+    kind = _KINDS.get(status, ApiError if 400 <= status < 500 else Unreachable)
     text = f"{method} {path}: {status} {' '.join(reason.split())[:_MOST_ERROR_TEXT]}".rstrip()
     return kind(text, status, float(wait) if wait.isdecimal() else None)
 

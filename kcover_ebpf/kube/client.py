@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from kcover_ebpf import __version__
 from kcover_ebpf.errors import ApiError, Conflict, NotFound, TooLarge, Unreachable, UsageError
-from kcover_ebpf.kube.access import IN_POD, Access, OfficialAccess, PodAccess
+from kcover_ebpf.kube.access import FOLDER, IN_POD, Access, OfficialAccess, PodAccess
 from kcover_ebpf.kube.api_errors import refusal, said, unreachable
 from kcover_ebpf.kube.kubelet import Kubelet
 from kcover_ebpf.tunables.kube import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, STREAM_SILENT_S, TOKEN_S
@@ -157,7 +157,7 @@ class ApiClient:
     ) -> Object:
         response = self._send(method, path, query, body, kind, self._timeout_s)
         try:
-            found = json.loads(_read(response, most_bytes) or b"{}")
+            found = json.loads(_read(response, most_bytes))
         except ValueError as error:
             raise Unreachable(f"{method} {path}: the answer is not JSON") from error
         except ApiError:
@@ -166,7 +166,9 @@ class ApiClient:
             raise unreachable(method, path, error) from error
         finally:
             response.release_conn()
-        return found if isinstance(found, dict) else {}
+        if not isinstance(found, dict):
+            raise Unreachable(f"{method} {path}: the answer is not an object")
+        return found
 
     def _send(
         self,
@@ -197,7 +199,7 @@ class ApiClient:
             )
         except Exception as error:
             raise unreachable(method, path, error) from error
-        if response.status >= 400:
+        if response.status >= 300:  # no redirect is followed
             raise refusal(method, path, response)
         return response
 
@@ -246,16 +248,24 @@ def connect(
 
 
 def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:
-    """Namespace of a kubeconfig's context; "default" if it has none."""
+    """Namespace of a kubeconfig's context, or that of our own pod, as `connect` chooses; "default" if it has none."""
+    named = kubeconfig or os.environ.get("KUBECONFIG")
+    if named is None and context is None and IN_POD in os.environ:
+        try:
+            return (FOLDER / "namespace").read_text(encoding="utf-8").strip() or "default"
+        except OSError:
+            return "default"
     _, config = _modules()
+    loading = config.kube_config
+    path = named or loading.KUBE_CONFIG_DEFAULT_LOCATION
     try:
-        named = kubeconfig or os.environ.get("KUBECONFIG")
-        contexts, active = config.list_kube_config_contexts(named)
+        # not `list_kube_config_contexts`, which fails if the kubeconfig has no current context, whatever was chosen
+        kept = loading.KubeConfigMerger(path).config
+        chosen = loading.KubeConfigLoader(
+            kept, active_context=context, config_base_path=None
+        ).current_context
     except (config.ConfigException, OSError):
         return "default"
-    chosen = next(
-        (other_context for other_context in contexts if other_context["name"] == context), active
-    )
     return str(chosen["context"].get("namespace") or "default")
 
 

@@ -107,6 +107,8 @@ class LeaderElector:
             self.thread.join(LEASE_PERIOD_S * 3)
         if not self.leads:
             return
+        # the next holder acts at once, and a request of ours may still be about to be sent
+        self._claim.renewed_s = None
         try:
             lease = self._session.get(f"{self._collection}/{self._name}")
             if lease.get("spec", {}).get("holderIdentity") == self._claim.identity:

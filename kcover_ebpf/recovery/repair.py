@@ -193,7 +193,10 @@ def plan(
     now_s: float,
     received: ReceivedHealth | None = None,
 ) -> RepairPlan:
-    """The next step for a node. `nodes`: all nodes, including this one; `received`: its health, None if unknown."""
+    """The next step for a node.
+
+    `nodes`: all nodes that have an annotation of ours, including this one; `received`: its health, None if unknown.
+    """
     cordon = noted_cordon(node.annotations.get(CORDONED_FOR), node.since_s, node.annotations, now_s)
     made = started(node)
     reason = _why_none(node, cordon, limits, actions) or _why_not_yet(

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kcover_ebpf.collectives.ras import netns
-from kcover_ebpf.controller.node_reconciler import release
+from kcover_ebpf.controller.node_patches import release
 from kcover_ebpf.errors import Conflict
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kube.client import connect

@@ -34,6 +34,8 @@ OFFENCES = "kcover.io/kept-out-count"
 INSPECTION = "inspection"
 """Name of a fault found by an inspection, as opposed to those that the kernel and drivers announce."""
 MOST_NAMED = 16
+_MOST_COUNT_DIGITS = 6
+"""Digits of the count in `OFFENCES`, which whoever may write nodes can write; `int` refuses thousands of them."""
 _WELL = (Result.PASS, Result.WARN)
 
 
@@ -214,7 +216,7 @@ def _offences(annotations: Mapping[str, str], now_s: float) -> _Offences:
         is_read = not first or rfc3339.from_text(first) <= rfc3339.from_text(last)
     except ValueError:
         return _Offences()
-    is_known = is_recent and is_read and count.isdecimal()
+    is_known = is_recent and is_read and count.isdecimal() and len(count) <= _MOST_COUNT_DIGITS
     return _Offences(int(count), last, first) if is_known else _Offences()
 
 

@@ -6,7 +6,7 @@ uncordoned by a person, or on evidence that it is repaired (`node_health`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
@@ -160,6 +160,11 @@ def view_of(raw: Mapping[str, Any]) -> NodeView:
         inspected=(str(inspected.get("status") or ""), str(inspected.get("message") or "")),
         others=seen_on(raw, conditions),
     )
+
+
+def views_with_notes(raw_nodes: Iterable[Mapping[str, Any]]) -> list[NodeView]:
+    """The nodes, as the store keeps them, that have an annotation of ours; cheap, because only those are read."""
+    return [view_of(raw) for raw in raw_nodes if (raw.get("metadata") or {}).get("annotations")]
 
 
 def plan(

@@ -26,11 +26,17 @@ def seen_on(raw: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]])
 
 
 def kept_of_node(api: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a Node that the rules for nodes need: metadata, spec, conditions and status."""
+    """The parts of a Node that the rules for nodes need: metadata, spec, conditions and status.
+
+    Of its annotations only those of kcover.io: few nodes have one, and a breaker looks at those nodes alone.
+    """
     metadata, spec = api.get("metadata") or {}, api.get("spec") or {}
     status = api.get("status") or {}
-    kept = ("name", "uid", "annotations", "resourceVersion")
-    slim = {key: metadata[key] for key in kept if key in metadata}
+    slim: dict[str, Any] = {
+        key: metadata[key] for key in ("name", "uid", "resourceVersion") if key in metadata
+    }
+    annotations = metadata.get("annotations") or {}
+    slim["annotations"] = {key: annotations[key] for key in annotations if key.startswith(_OURS)}
     labels = metadata.get("labels") or {}
     if (rack := rack_of(labels)) is not None:
         slim["rack"] = rack

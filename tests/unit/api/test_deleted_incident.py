@@ -58,7 +58,7 @@ class World:
         self.store = ObjectCache(lambda _: None, wall=lambda: START_S)
         owners: Any = SimpleNamespace(of_pods=self._found, of_ref=self._found)
         gangs: Any = SimpleNamespace(pods=lambda _: (), shown=lambda _: (), forget=lambda _: None)
-        story: Any = SimpleNamespace(created_s={}, publish=lambda *_: None)
+        story: Any = SimpleNamespace(publish=lambda *_: None)
         self.jobs = GangReconciler(self.store, gangs, owners, self, story, Limits())  # type: ignore[arg-type]
         self.jobs.wall = lambda: START_S
 

@@ -54,7 +54,7 @@ class World:
         self.writes = 0
         owners: Any = SimpleNamespace(of_pods=self._owner)
         gangs: Any = SimpleNamespace(pods=self._pods, shown=self._pods, forget=lambda _: None)
-        story: Any = SimpleNamespace(created_s={}, publish=lambda *_: None)
+        story: Any = SimpleNamespace(publish=lambda *_: None)
         limits = Limits(incidents=MOST)
         self.jobs = GangReconciler(self.store, gangs, owners, self, story, limits)  # type: ignore[arg-type]
         self.jobs.wall = self.store.wall

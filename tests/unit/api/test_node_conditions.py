@@ -7,6 +7,7 @@ from dataclasses import replace
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import InspectionAction
 from kcover_ebpf.inspection.result import PartResult
+from kcover_ebpf.kube.reflector import Change, Event
 from tests.unit.support.node_bed import STEP_S, XID, Bed, F, P
 
 
@@ -54,3 +55,17 @@ def test_node_conditions__an_event_is_about_a_new_status_or_another_check_that_f
     bed.inspect(F, text="x" * 600, more=(PartResult("memory", F, ("2 MiB",)),))
     bed.inspect(F, text="y" * 600, more=(PartResult("memory", F, ("2 MiB",)),))
     assert bed.events[3:] == [failed], "what the text has no room for is not new each time"
+
+
+def test_node_conditions__a_controller_that_has_not_read_the_inspections_writes_nothing_of_them() -> (
+    None
+):
+    bed = Bed(InspectionAction.REPORT)
+    bed.inspect(P)
+    written = dict(bed.written["KcoverInspectionFailed"])
+    bed.store.healths.clear()
+    bed.nodes.reconcile("n0")
+    assert bed.written["KcoverInspectionFailed"] == written
+    bed.store.on_health(Event(Change.SYNCED, {}))
+    bed.nodes.reconcile("n0")
+    assert bed.written["KcoverInspectionFailed"]["status"] == "Unknown", "it has none"

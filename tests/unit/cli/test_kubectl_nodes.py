@@ -136,6 +136,18 @@ def test_main__a_line_for_each_node(config: str, capsys: pytest.CaptureFixture[s
     assert "\x1b" not in out
 
 
+def test_main__notes_that_make_no_sense_cost_no_other_line(
+    cluster: FakeNodeObjects, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = {CORDONED: "broken fan", OFFENCES: f"{'9' * 5000} {NOW}"}
+    cluster.nodes.append(node("hand", cordoned=True, annotations=kept))
+    code, out, err = run(config, capsys, "nodes")
+    assert (code, err) == (0, "")
+    cells = {line.split()[0]: " ".join(line.split()[1:]) for line in out.splitlines()}
+    assert cells["hand"] == "unknown 0 kcover broken fan"
+    assert "well" in cells
+
+
 def test_main__what_a_warning_means_is_said_where_there_is_one(
     cluster: FakeNodeObjects, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

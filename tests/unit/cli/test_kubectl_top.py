@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from kcover_ebpf.api import agent_lease, fault_report, rfc3339
 from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.fault_report import PodRef
-from kcover_ebpf.cli import kubectl
+from kcover_ebpf.cli import kubectl, kubectl_top
 from tests.unit.support.fake_api_server import Answer, Request, serving
 from tests.unit.support.fake_exec import agent_pod, pod
 from tests.unit.support.kubeconfigs import kubeconfig
@@ -98,3 +99,43 @@ def test_kubectl_top__without_its_resources_it_says_so(
     with serving(lambda _: Answer(404, {"message": "no"})) as server:
         assert kubectl.main(["top", "--kubeconfig", kubeconfig(tmp_path, server.url)]) == 3
     assert "is kcover-ebpf installed?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_kubectl_top__an_api_server_that_is_restarted_does_not_end_the_watch(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    output: str,
+) -> None:
+    kept = objects(rfc3339.to_text(time.time()))
+    states = ["up", "down", "down", "up"]
+
+    def sleep(_: float) -> None:
+        states.pop(0)
+        if not states:
+            raise KeyboardInterrupt
+
+    def answer(request: Request) -> Answer:
+        is_up = states[0] == "up"
+        return Answer(body={"items": kept.get(request.path, [])}) if is_up else Answer(503)
+
+    monkeypatch.setattr(kubectl_top.time, "sleep", sleep)
+    with serving(answer) as server:
+        config = kubeconfig(tmp_path, server.url)
+        asked = ["top", "-n", "ml", "--watch", "-o", output, "--kubeconfig", config]
+        with contextlib.suppress(KeyboardInterrupt):
+            kubectl.main(asked)
+    shown = capsys.readouterr()
+    assert states == []
+    assert shown.err.count("503") == 2
+    assert shown.out.count("\n") == (2 if output == "json" else 1), "each reading, or each change"
+
+
+def test_kubectl_top__one_reading_that_fails_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(lambda _: Answer(503)) as server:
+        config = kubeconfig(tmp_path, server.url)
+        assert kubectl.main(["top", "-n", "ml", "--kubeconfig", config]) == 3
+    assert capsys.readouterr().out == ""

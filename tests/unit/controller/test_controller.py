@@ -8,6 +8,7 @@ import pytest
 
 from kcover_ebpf.api.incident import Phase
 from kcover_ebpf.api.job_kinds import GangId
+from kcover_ebpf.controller.breaker import acting
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.workqueue import WorkQueue
 from kcover_ebpf.kube.leader_election import Claim
@@ -245,12 +246,12 @@ def test_object_cache__an_answer_that_comes_after_the_deletion_of_its_incident_i
 
 def test_object_cache__the_breaker_counts_jobs_that_go_down_and_those_of_the_last_minutes(store):
     store.wall.now_s = WRITTEN_S + 100
-    assert store.acting(300) == {}
+    assert acting(store, 300) == {}
     store.on_incident(incident("1", "ShuttingDown"))
-    assert store.acting(300) == {"ju": "ns"}
+    assert acting(store, 300) == {"ju": "ns"}
     store.on_incident(incident("2", "Recovered", "2026-01-01T00:01:00Z"))
-    assert store.acting(300) == {"ju": "ns"}
-    assert store.acting(30) == {}
+    assert acting(store, 300) == {"ju": "ns"}
+    assert acting(store, 30) == {}
 
 
 def test_work_queue__keys_of_one_owner_leave_workers_to_others() -> None:

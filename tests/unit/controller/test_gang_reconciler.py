@@ -64,7 +64,7 @@ class World:
         owners = SimpleNamespace(of_pods=lambda *_: self.found, of_ref=lambda *_: self.found)
         gangs = SimpleNamespace(pods=lambda _: pods)
         self.writer: Any = SimpleNamespace(perform=self._perform, guard=lambda *_: None)
-        story: Any = SimpleNamespace(created_s={}, publish=lambda *_: None)
+        story: Any = SimpleNamespace(publish=lambda *_: None)
         self.jobs = GangReconciler(self.store, gangs, owners, self.writer, story, Limits())  # type: ignore[arg-type]
         self.jobs.wall = lambda: self.now_s
 

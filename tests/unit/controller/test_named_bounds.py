@@ -16,7 +16,7 @@ from kcover_ebpf.agent.over_pods import OverPods
 from kcover_ebpf.api.fault_report import FaultReport, OverPod
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.pods import pod_of
-from kcover_ebpf.controller import incident_bounds, pod_cache
+from kcover_ebpf.controller import incident_bounds, pod_cache, telemetry
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.kcover_events import KcoverEvents
 from kcover_ebpf.controller.over_events import OverEvents
@@ -265,3 +265,25 @@ def test_over_pods__of_processes_that_are_no_pods_nothing_is_said_and_it_ends(
     assert [pod.what for pod in cluster.report(at_s=100.0)] == [("file",)]
     assert cluster.report(at_s=100.0 + OVER_REPORTED_S)
     assert not cluster.report(at_s=101.0 + OVER_REPORTED_S)
+
+
+def test_bounds__namespaces_that_exceeded_one_long_ago_do_not_silence_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cluster = Cluster(monkeypatch, tmp_path)
+
+    def exceed(namespace: str) -> None:
+        about = {"kind": "Job", "namespace": namespace, "name": "j"}
+        cluster.story.over(OverBound("pods", about, "too many"))
+
+    for number in range(telemetry._MOST_OVER):
+        exceed(f"team-{number}")
+    exceed("late")
+    assert len(cluster.said) == telemetry._MOST_OVER, "within the interval there is a bound"
+    cluster.now_s += OVER_SAID_S
+    exceed("late")
+    exceed("team-0")
+    assert [said["namespace"] for said in cluster.said[telemetry._MOST_OVER :]] == [
+        "late",
+        "team-0",
+    ]

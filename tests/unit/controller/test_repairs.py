@@ -10,12 +10,14 @@ import pytest
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import NodeActions
+from kcover_ebpf.api.fault_report import REPORT, FaultReport, PodRef, ReportedJob
 from kcover_ebpf.controller.repairs import Repairs
 from kcover_ebpf.errors import ApiError, Conflict, Forbidden, PolicyError, Unreachable
+from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery import repair
 from kcover_ebpf.recovery.nodes.node_plan import CORDONED, NodeView, view_of
 from kcover_ebpf.recovery.repair import RepairLimits, RepairStep, limits_of
-from kcover_ebpf.tunables.recovery import REPAIR_SETTLE_S
+from kcover_ebpf.tunables.recovery import INSPECTIONS_FAILED, REPAIR_SETTLE_S
 from tests.unit.support.node_bed import GPU, XID, Bed, F, P
 
 CONTAINER: dict[str, Any] = {
@@ -151,6 +153,71 @@ def test_repairs__a_reset_waits_for_those_alone_that_have_the_device() -> None:
     assert steps(yard) == ["ResetGPU"]
 
 
+def asks(made: dict[str, Any], resource: str = "nvidia.com/gpu") -> dict[str, Any]:
+    limits = {"cpu": "8", "memory": "64Gi", resource: "1"}
+    return made | {"spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}}
+
+
+def uses(yard: Yard, uid: str, *devices: str) -> None:
+    """The agent reports a watched pod, and the devices that it has open."""
+    job = ReportedJob(uid, {"batch.kubernetes.io/job-name": uid})
+    report = FaultReport("n0", yard.now_s, 1, job=job, pods=(PodRef(uid, uid, devices),))
+    metadata = {"namespace": "ml", "name": uid, "uid": f"report-{uid}"}
+    raw = {"metadata": metadata, "spec": REPORT.encode(report)}
+    yard.store.on_report(Event(Change.SET, raw))
+
+
+def failed_inspections(yard: Yard) -> None:
+    """The device fails its inspections; no driver announced anything, so no report names its pods."""
+    yard.round(INSPECTIONS_FAILED)
+    assert yard.cordoned() == ["n0"]
+
+
+def test_repairs__a_reset_waits_for_every_pod_that_may_have_a_device_of_unknown_users() -> None:
+    yard = Yard()
+    yard.pods = [asks(pod("a")), asks(pod("b"), "vendor.example/nic"), asks(pod("c"), "pods"),
+                 pod("d") | {"spec": {"resourceClaims": [{"name": "gpu"}]}}]  # fmt: skip
+    failed_inspections(yard)
+    for left in (3, 2, 0):
+        assert yard.jobs == []
+        yard.pods = yard.pods[-left:] if left else [asks(pod("c"), "pods")]
+        yard.round()
+    assert steps(yard) == ["ResetGPU"], "a pod without devices is not waited for"
+
+
+def test_repairs__a_reset_leaves_watched_pods_on_other_devices_alone() -> None:
+    yard = Yard()
+    yard.pods = [asks(pod("a")), asks(pod("b"))]
+    failed_inspections(yard)
+    uses(yard, "a", "0000:c3:00.0")
+    uses(yard, "b", GPU)
+    yard.repairs.reconcile("n0")
+    assert yard.jobs == []
+    yard.pods = yard.pods[:1]
+    yard.repairs.reconcile("n0")
+    assert steps(yard) == ["ResetGPU"]
+
+
+def test_repairs__a_reset_waits_for_a_pod_that_has_the_device_since_the_fault() -> None:
+    yard = Yard()
+    yard.pods = [asks(pod("late")), asks(pod("a"))]
+    uses(yard, "late", GPU)
+    yard.report(XID)
+    yard.repairs.reconcile("n0")
+    assert yard.jobs == []
+    yard.pods = yard.pods[1:]
+    yard.repairs.reconcile("n0")
+    assert steps(yard) == ["ResetGPU"]
+
+
+def test_repairs__what_is_known_of_a_node_stays_known_after_a_note_on_it() -> None:
+    yard = Yard()
+    yard.fail()
+    assert repair.attempts_of(view_of(yard.store.raw_nodes["n0"]))
+    node = view_of(yard.store.raw_nodes["n0"])
+    assert (node.boot_id, node.condition) == ("a", "True")
+
+
 def test_repairs__another_controller_does_not_begin_it_again() -> None:
     yard = Yard(mended_by="none")
     yard.fail()
@@ -283,6 +350,20 @@ def test_repairs__a_reset_evicts_the_pods_that_have_the_gpu_and_no_others() -> N
     yard.repairs.reconcile("n0")
     assert (yard.evicted, steps(yard)) == (["b"], ["ResetGPU"])
     assert repair.DRAINED not in yard.notes("n0")
+
+
+def test_repairs__a_pod_that_may_have_the_device_is_waited_for_and_not_evicted() -> None:
+    yard = Drained()
+    yard.pods = [asks(named("a")), asks(named("b"))]
+    failed_inspections(yard)
+    assert (yard.evicted, yard.jobs) == ([], [])
+    uses(yard, "b", GPU)
+    for _ in range(2):
+        yard.repairs.reconcile("n0")
+        assert (yard.evicted, yard.jobs) == (["b"], []), "a is on some GPU"
+    yard.pods = []
+    yard.round()
+    assert steps(yard) == ["ResetGPU"]
 
 
 def test_repairs__a_disruption_budget_keeps_its_pods() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from kcover_ebpf.api.incident import Incident, JobRef, Phase, RestartAction, RestartMethod, Status
 from kcover_ebpf.api.job_kinds import GangId
-from kcover_ebpf.controller.breaker import Limits
+from kcover_ebpf.controller.breaker import Limits, acting
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
 from kcover_ebpf.controller.owners import FoundOwner
@@ -91,7 +91,7 @@ def test_step_calls__what_is_refused_for_good_ends_the_restart_with_the_reason(
     assert world.status().phase is Phase.FAILED
     assert str(error) in world.status().message
     assert world.tried < CALL_REFUSED_S
-    assert not world.store.acting(CALL_REFUSED_S), "its place in the breaker is free"
+    assert not acting(world.store, CALL_REFUSED_S), "its place in the breaker is free"
 
 
 @pytest.mark.parametrize(

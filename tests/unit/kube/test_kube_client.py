@@ -20,7 +20,7 @@ from kcover_ebpf.errors import (
     Unreachable,
     UsageError,
 )
-from kcover_ebpf.kube.client import ApiClient, connect
+from kcover_ebpf.kube.client import ApiClient, connect, namespace_of
 from tests.unit.support.fake_api_server import Answer, FakeApiServer, Request, serving
 from tests.unit.support.kubeconfigs import SECRET, kubeconfig
 
@@ -169,6 +169,25 @@ def test_connect__an_answer_that_is_no_json_is_no_answer(
         session.get("/x")
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(302, lines=(b"",), headers={"Location": "/login"}),
+        Answer(301, {"items": []}),
+        Answer(lines=(b"",)),
+        Answer(body=[]),
+        Answer(body=None),
+    ],
+)
+def test_connect__what_is_no_answer_is_not_an_empty_list(
+    session: ApiClient, answers: list[Answer], answer: Answer
+) -> None:
+    """A watch would report all objects as deleted."""
+    answers.append(answer)
+    with pytest.raises(Unreachable):
+        session.list("/api/v1/nodes")
+
+
 def test_connect__an_error_page_of_a_proxy(session: ApiClient, answers: list[Answer]) -> None:
     answers.append(Answer(502, lines=(b"<html>",)))
     with pytest.raises(Unreachable, match="502"):
@@ -306,3 +325,44 @@ def test_stream__a_watch_that_is_silent_for_a_minute_and_a_half_is_given_up(
     with pytest.raises(Unreachable):
         list(session.stream("/x", {}, 290))
     assert waits == [90.0]
+
+
+CONTEXTS = """
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://x"}}]
+users: [{name: u, user: {token: t}}]
+contexts:
+  - {name: prod, context: {cluster: c, user: u, namespace: team}}
+  - {name: bare, context: {cluster: c, user: u}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("current", "context", "expected"),
+    [
+        ("", "prod", "team"),
+        ("", "bare", "default"),
+        ("", None, "default"),
+        ("current-context: prod", None, "team"),
+        ("current-context: prod", "bare", "default"),
+        ("current-context: gone", "prod", "team"),
+    ],
+)
+def test_namespace_of__is_that_of_the_chosen_context_whatever_the_current_one_is(
+    tmp_path: Path, current: str, context: str | None, expected: str
+) -> None:
+    path = tmp_path / "config"
+    path.write_text(f"{CONTEXTS}{current}\n")
+    assert namespace_of(str(path), context) == expected
+
+
+def test_namespace_of__in_a_pod_it_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setattr("kcover_ebpf.kube.client.FOLDER", tmp_path)
+    assert namespace_of() == "default"
+    (tmp_path / "namespace").write_text("tools\n")
+    assert namespace_of() == "tools"

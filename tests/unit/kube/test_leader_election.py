@@ -252,6 +252,26 @@ def test_lease__made_anew_by_the_one_that_lost_it_is_led_with_after_a_while(
     assert leading(one)
 
 
+def test_leader_elector__one_that_releases_the_lease_leads_no_more_by_then(
+    server: FakeLeaseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = elector(server, "one"), elector(server, "two")
+    renew(one)
+    assert leading(one, two) == [one]
+    store = server._store
+    led: list[bool] = []
+
+    def stored(body: dict[str, Any]) -> dict[str, Any]:
+        led.append(one.leads)
+        return store(body)
+
+    monkeypatch.setattr(server, "_store", stored)
+    one.stop()
+    renew(two)
+    assert leading(one, two) == [two]
+    assert led == [False, False]
+
+
 def test_leader_elector__one_that_seizes_the_lease_leads_once_its_holder_has_given_up(
     server: FakeLeaseServer, clock: FakeClock
 ) -> None:

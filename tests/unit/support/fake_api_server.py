@@ -72,7 +72,7 @@ def _handler(
             )
             requests.append(request)
             said = answer(request)
-            data = b"".join(said.lines) or json.dumps(said.body).encode()
+            data = b"".join(said.lines) if said.lines else json.dumps(said.body).encode()
             self.send_response(said.status)
             for key, value in said.headers.items():
                 self.send_header(key, value)

@@ -39,7 +39,7 @@ class World:
         gangs: Any = SimpleNamespace(
             pods=lambda _: self.pods, shown=lambda _: self.pods, forget=lambda _: None
         )
-        story: Any = SimpleNamespace(created_s={}, publish=lambda *_: None)
+        story: Any = SimpleNamespace(publish=lambda *_: None)
         self.jobs = GangReconciler(self.store, gangs, owners, self, story, Limits())  # type: ignore[arg-type]
         self.jobs.wall = self.store.wall
 

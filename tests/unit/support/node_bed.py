@@ -104,6 +104,8 @@ class Tainted(Bed):
         self.foreign: list[dict[str, Any]] = []
         """Rules of others."""
         self.texts: list[str] = []
+        self.unwatched: list[dict[str, Any]] = []
+        """Nodes that exist although the watch does not know them."""
 
     def strategic_patch(self, *call: Any) -> dict[str, Any]:
         _, body = call
@@ -115,6 +117,8 @@ class Tainted(Bed):
 
     def list(self, *call: Any) -> dict[str, Any]:
         path = call[0]
+        if path == "/api/v1/nodes":
+            return {"items": self.unwatched}
         if path.endswith("devicetaintrules"):
             ours = [{"metadata": rule} for rule in self.rules.values()]
             return {"items": ours if call[1] else ours + self.foreign}

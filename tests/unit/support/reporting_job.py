@@ -54,7 +54,7 @@ class Cluster:
         writer: Any = SimpleNamespace(
             create=self._create, status=self._status, guard=lambda *_: None, perform=pytest.fail
         )
-        story: Any = SimpleNamespace(created_s={}, publish=lambda *_: None)
+        story: Any = SimpleNamespace(publish=lambda *_: None)
         self.jobs = GangReconciler(self.store, gangs, owners, writer, story, Limits())
         self.jobs.wall = lambda: self.now_s
 

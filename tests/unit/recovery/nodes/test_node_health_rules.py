@@ -182,6 +182,14 @@ def test_why_cordoned__never_without_clean_rounds_since_and_never_on_old_or_unkn
     assert {results[name] for name in (*cordon.checks, *cordon.devices)} <= {P, W}
 
 
+@pytest.mark.parametrize("count", ["9" * 5000, "-3", "1.5", "", "many"])
+def test_offences__a_count_that_makes_no_sense_is_none(count: str) -> None:
+    note = {OFFENCES: f"{count} 2027-01-15T08:00:00Z"}
+    now_s = rfc3339.from_text("2027-01-15T09:00:00Z")
+    assert offences(note, now_s) == 0
+    assert counted(note, now_s).startswith("1 ")
+
+
 @given(st.integers(1, 6), st.integers(1, 20))
 def test_rounds_needed__each_repeat_doubles_what_is_needed(offences: int, rounds: int) -> None:
     policy = NodeActions(clean_rounds=rounds)

@@ -10,7 +10,7 @@ from kcover_ebpf.api.dra import DraDevice, TaintRule, devices_of, rule_of
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.nodes.node_plan import view_of
-from kcover_ebpf.recovery.nodes.others import tainted
+from kcover_ebpf.recovery.nodes.others import kept_of_node, tainted
 
 GPU = "0000:5d:00.0"
 SINCE = "2026-01-01T00:00:00Z"
@@ -122,6 +122,13 @@ def test_view_of__devices_that_a_plug_in_withdrew_are_evidence_of_others(
     store = ObjectCache(lambda _: None)
     store.on_node(Event(Change.SET, raw))
     assert list(view_of(store.raw_nodes["n"]).others) == expected, "as the controller keeps it"
+
+
+def test_kept_of_node__notes_of_others_are_not_kept() -> None:
+    notes = {"csi.volume.kubernetes.io/nodeid": "x" * 1000, "kcover.io/cordoned": "now"}
+    kept = kept_of_node({"metadata": {"name": "n", "annotations": notes}})
+    assert kept["metadata"]["annotations"] == {"kcover.io/cordoned": "now"}
+    assert kept_of_node({"metadata": {"name": "n"}})["metadata"]["annotations"] == {}
 
 
 def test_view_of__conditions_and_taints_of_others_are_evidence() -> None:

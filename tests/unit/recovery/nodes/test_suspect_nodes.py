@@ -6,7 +6,7 @@ import pytest
 
 from kcover_ebpf.api.fault_policy import NodeActions
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
-from kcover_ebpf.controller.node_reconciler import release
+from kcover_ebpf.controller.node_patches import release
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.recovery.nodes.node_plan import CORDONED, CORDONED_BY, UNTIL, NodeBreaker, view_of
 from kcover_ebpf.recovery.nodes.suspect_nodes import Suspicions
