@@ -81,9 +81,9 @@ def top(  # noqa: PLR0913 - one for each option
             leases = {}
 
 
-def _report(error: Unreachable, is_screen: bool) -> None:
+def _report(unreachable: Unreachable, is_screen: bool) -> None:
     """Show that there is no reading: an API server is restarted now and then, and what it said before is old."""
-    text = printable(str(error))
+    text = printable(str(unreachable))
     if is_screen:
         _draw([f"no current reading: {text}"])
     else:

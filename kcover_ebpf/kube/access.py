@@ -31,7 +31,7 @@ SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(UNANSWERED_S * 1000)),
 )
 FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Files of a pod's ServiceAccount."""
+"""Folder with the files of a pod's ServiceAccount."""
 _TOKEN_BYTES = 65536
 """A token of a ServiceAccount has about 1 kB."""
 
