@@ -92,7 +92,7 @@ class Controller:
     def __init__(self, client: ApiClient, options: ControllerOptions) -> None:
         self._settings = options
         self._queue: WorkQueue[GangId | str] = WorkQueue(
-            share=max(1, options.workers // 4), owner_of=_namespace_of
+            share=max(1, options.workers // 4), owner_of=_owner_of
         )
         self._failures: dict[GangId | str, int] = {}
         self._stop = threading.Event()
@@ -360,9 +360,12 @@ class Controller:
         return "" if self._synced() else "not synced with the API server yet"
 
 
-def _namespace_of(gang_id: GangId | str) -> str | None:
-    """Namespace whose share of the workers a key uses; None for a node."""
-    return None if isinstance(gang_id, str) else gang_id.namespace
+def _owner_of(gang_id: GangId | str) -> str:
+    """Whose share of the workers a key uses: that of a namespace, or that of all nodes, which is no namespace's name.
+
+    Nodes are written one after the other. If that takes long, it must not keep jobs from being restarted.
+    """
+    return "" if isinstance(gang_id, str) else gang_id.namespace
 
 
 def collect_rarely() -> None:

@@ -28,7 +28,7 @@ def seen_on(raw: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]])
 def kept_of_node(api: Mapping[str, Any]) -> dict[str, Any]:
     """The parts of a Node that the rules for nodes need: metadata, spec, conditions and status.
 
-    Of its annotations only those of kcover.io: few nodes have one, and a breaker looks at those nodes alone.
+    Of its annotations only those of kcover.io: few nodes have one, and a breaker examines those nodes alone.
     """
     metadata, spec = api.get("metadata") or {}, api.get("spec") or {}
     status = api.get("status") or {}

@@ -66,6 +66,19 @@ def test_controller__one_namespace_takes_a_quarter_of_the_workers() -> None:
     program.stop()
 
 
+def test_controller__nodes_that_wait_for_each_other_leave_workers_for_jobs() -> None:
+    program = Controller(FakeSilentSession(), ControllerOptions("ns", "me", workers=16))  # type: ignore[arg-type]
+    nodes = [f"n{number}" for number in range(20)]
+    gang = GangId("team", (("job", "0"),))
+    for node in nodes:
+        program._queue.add(node, 0.0)
+    program._queue.add(gang, 0.0)
+    assert [program._queue.take() for _ in range(5)] == [*nodes[:4], gang]
+    program._queue.done("n0")
+    assert program._queue.take() == "n4"
+    program.stop()
+
+
 def test_collect_rarely__garbage_is_searched_for_less_often() -> None:
     before = gc.get_threshold()
     try:

@@ -10,93 +10,24 @@ import pytest
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import NodeActions
-from kcover_ebpf.api.fault_report import REPORT, FaultReport, PodRef, ReportedJob
 from kcover_ebpf.controller.repairs import Repairs
-from kcover_ebpf.errors import ApiError, Conflict, Forbidden, PolicyError, Unreachable
-from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.errors import ApiError, Forbidden, PolicyError, Unreachable
 from kcover_ebpf.recovery import repair
 from kcover_ebpf.recovery.nodes.node_plan import CORDONED, NodeView, view_of
 from kcover_ebpf.recovery.repair import RepairLimits, RepairStep, limits_of
-from kcover_ebpf.tunables.recovery import INSPECTIONS_FAILED, REPAIR_SETTLE_S
-from tests.unit.support.node_bed import GPU, XID, Bed, F, P
-
-CONTAINER: dict[str, Any] = {
-    "name": "repair",
-    "image": "site/repair",
-    "env": [{"name": "KCOVER_NODE", "value": "x"}],
-}
-JOB: dict[str, Any] = {"template": {"spec": {"containers": [CONTAINER]}}}
-TABLE: dict[str, Any] = {
-    "steps": [
-        {"step": "ResetGPU", "job": JOB},
-        {"step": "Reboot", "job": JOB},
-        {"step": "Replace", "job": JOB, "onNode": False},
-    ]
-}
-LIMITS = limits_of(TABLE, "file")
-
-
-class Yard(Bed):
-    """A node with a GPU that an operator's Job mends, or does not."""
-
-    def __init__(self, limits: RepairLimits = LIMITS, mended_by: str = "ResetGPU") -> None:
-        self.jobs: list[dict[str, Any]] = []
-        self.pods: list[dict[str, Any]] = []
-        super().__init__()
-        self.mended_by, self.is_broken = mended_by, True
-        self.repairs = Repairs(
-            self,  # type: ignore[arg-type]
-            self.writing,  # type: ignore[arg-type]
-            self.store,
-            self.nodes._limits,
-            limits,
-            self.nodes._notify,
-        )
-
-        self.errors: list[ApiError] = []
-        """Answers to the next requests for a Job."""
-        self.is_created_anyway = False
-
-    def list(self, *call: Any) -> dict[str, Any]:
-        return {"items": self.pods} if call[0] == "/api/v1/pods" else {"items": []}
-
-    def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        assert path == "/apis/batch/v1/namespaces/kcover/jobs"
-        if self.errors:
-            error = self.errors.pop(0)
-            if self.is_created_anyway:
-                self.create(path, body)
-            raise error
-        if body["metadata"]["name"] in {job["metadata"]["name"] for job in self.jobs}:
-            raise Conflict("it is there")
-        self.jobs.append(body)
-        if env(body)["KCOVER_STEP"] == self.mended_by:
-            self.is_broken = False
-        return body
-
-    def fail(self) -> None:
-        self.report(XID)
-        self.round()
-
-    def round(self, count: int = 1) -> None:
-        for _ in range(count):
-            self.inspect(P, gpu_result=F if self.is_broken else P)
-            self.report()
-            self.repairs.reconcile("n0")
-
-
-def steps(yard: Yard) -> list[str]:
-    return [env(job)["KCOVER_STEP"] for job in yard.jobs]
-
-
-def env(job: dict[str, Any]) -> dict[str, str]:
-    (container,) = job["spec"]["template"]["spec"]["containers"]
-    return {item["name"]: item["value"] for item in container["env"]}
-
-
-def pod(uid: str, namespace: str = "ml", owner: str = "Job") -> dict[str, Any]:
-    metadata = {"uid": uid, "namespace": namespace, "ownerReferences": [{"kind": owner}]}
-    return {"metadata": metadata, "status": {"phase": "Running"}}
+from kcover_ebpf.tunables.recovery import REPAIR_SETTLE_S
+from tests.unit.support.node_bed import GPU, XID
+from tests.unit.support.repair_yard import (
+    JOB,
+    LIMITS,
+    TABLE,
+    Drained,
+    Yard,
+    env,
+    named,
+    pod,
+    steps,
+)
 
 
 def test_repairs__a_gpu_that_a_job_mends_returns_without_a_person() -> None:
@@ -149,63 +80,6 @@ def test_repairs__a_reset_waits_for_those_alone_that_have_the_device() -> None:
     yard.repairs.reconcile("n0")
     assert yard.jobs == []
     yard.pods = [pod("a")]
-    yard.repairs.reconcile("n0")
-    assert steps(yard) == ["ResetGPU"]
-
-
-def asks(made: dict[str, Any], resource: str = "nvidia.com/gpu") -> dict[str, Any]:
-    limits = {"cpu": "8", "memory": "64Gi", resource: "1"}
-    return made | {"spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}}
-
-
-def uses(yard: Yard, uid: str, *devices: str) -> None:
-    """The agent reports a watched pod, and the devices that it has open."""
-    job = ReportedJob(uid, {"batch.kubernetes.io/job-name": uid})
-    report = FaultReport("n0", yard.now_s, 1, job=job, pods=(PodRef(uid, uid, devices),))
-    metadata = {"namespace": "ml", "name": uid, "uid": f"report-{uid}"}
-    raw = {"metadata": metadata, "spec": REPORT.encode(report)}
-    yard.store.on_report(Event(Change.SET, raw))
-
-
-def failed_inspections(yard: Yard) -> None:
-    """The device fails its inspections; no driver announced anything, so no report names its pods."""
-    yard.round(INSPECTIONS_FAILED)
-    assert yard.cordoned() == ["n0"]
-
-
-def test_repairs__a_reset_waits_for_every_pod_that_may_have_a_device_of_unknown_users() -> None:
-    yard = Yard()
-    yard.pods = [asks(pod("a")), asks(pod("b"), "vendor.example/nic"), asks(pod("c"), "pods"),
-                 pod("d") | {"spec": {"resourceClaims": [{"name": "gpu"}]}}]  # fmt: skip
-    failed_inspections(yard)
-    for left in (3, 2, 0):
-        assert yard.jobs == []
-        yard.pods = yard.pods[-left:] if left else [asks(pod("c"), "pods")]
-        yard.round()
-    assert steps(yard) == ["ResetGPU"], "a pod without devices is not waited for"
-
-
-def test_repairs__a_reset_leaves_watched_pods_on_other_devices_alone() -> None:
-    yard = Yard()
-    yard.pods = [asks(pod("a")), asks(pod("b"))]
-    failed_inspections(yard)
-    uses(yard, "a", "0000:c3:00.0")
-    uses(yard, "b", GPU)
-    yard.repairs.reconcile("n0")
-    assert yard.jobs == []
-    yard.pods = yard.pods[:1]
-    yard.repairs.reconcile("n0")
-    assert steps(yard) == ["ResetGPU"]
-
-
-def test_repairs__a_reset_waits_for_a_pod_that_has_the_device_since_the_fault() -> None:
-    yard = Yard()
-    yard.pods = [asks(pod("late")), asks(pod("a"))]
-    uses(yard, "late", GPU)
-    yard.report(XID)
-    yard.repairs.reconcile("n0")
-    assert yard.jobs == []
-    yard.pods = yard.pods[1:]
     yard.repairs.reconcile("n0")
     assert steps(yard) == ["ResetGPU"]
 
@@ -316,28 +190,6 @@ def test_limits_of__a_wrong_file_is_refused_in_one_line(table: dict[str, Any], w
 
 # --- pods that a step would end
 
-DRAINS = limits_of({"steps": [{**TABLE["steps"][0], "drain": True}]}, "file")
-
-
-class Drained(Yard):
-    """Whose pods may be evicted."""
-
-    def __init__(self, limits: RepairLimits = DRAINS) -> None:
-        self.evicted: list[str] = []
-        self.budget: set[str] = set()
-        """Pods that a disruption budget keeps for now."""
-        super().__init__(limits)
-
-    def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        if not path.endswith("/eviction"):
-            return super().create(path, body)
-        name = body["metadata"]["name"]
-        if name in self.budget:
-            raise Unreachable("a disruption budget", 429)
-        self.evicted.append(name)
-        self.pods = [pod for pod in self.pods if pod["metadata"]["name"] != name]
-        return {}
-
 
 def test_repairs__a_reset_evicts_the_pods_that_have_the_gpu_and_no_others() -> None:
     yard = Drained()
@@ -350,20 +202,6 @@ def test_repairs__a_reset_evicts_the_pods_that_have_the_gpu_and_no_others() -> N
     yard.repairs.reconcile("n0")
     assert (yard.evicted, steps(yard)) == (["b"], ["ResetGPU"])
     assert repair.DRAINED not in yard.notes("n0")
-
-
-def test_repairs__a_pod_that_may_have_the_device_is_waited_for_and_not_evicted() -> None:
-    yard = Drained()
-    yard.pods = [asks(named("a")), asks(named("b"))]
-    failed_inspections(yard)
-    assert (yard.evicted, yard.jobs) == ([], [])
-    uses(yard, "b", GPU)
-    for _ in range(2):
-        yard.repairs.reconcile("n0")
-        assert (yard.evicted, yard.jobs) == (["b"], []), "a is on some GPU"
-    yard.pods = []
-    yard.round()
-    assert steps(yard) == ["ResetGPU"]
 
 
 def test_repairs__a_disruption_budget_keeps_its_pods() -> None:
@@ -426,9 +264,3 @@ def test_repairs__a_node_that_fails_again_and_again_stays_out_and_says_why() -> 
     why = yard.notes("n0")[CORDONED]
     assert "it was cordoned 5 times, every " in why
     assert "days on average (MTBF)" in why
-
-
-def named(name: str, owner: str = "Job") -> dict[str, Any]:
-    made = pod(name, owner=owner)
-    made["metadata"]["name"] = name
-    return made
