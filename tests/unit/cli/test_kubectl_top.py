@@ -13,7 +13,7 @@ import pytest
 from kcover_ebpf.api import agent_lease, fault_report, rfc3339
 from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.fault_report import PodRef
-from kcover_ebpf.cli import kubectl, kubectl_top
+from kcover_ebpf.cli import kubectl
 from tests.unit.support.fake_api_server import Answer, Request, serving
 from tests.unit.support.fake_exec import agent_pod, pod
 from tests.unit.support.kubeconfigs import kubeconfig
@@ -120,7 +120,7 @@ def test_kubectl_top__an_api_server_that_is_restarted_does_not_end_the_watch(
         is_up = states[0] == "up"
         return Answer(body={"items": kept.get(request.path, [])}) if is_up else Answer(503)
 
-    monkeypatch.setattr(kubectl_top.time, "sleep", sleep)
+    monkeypatch.setattr("kcover_ebpf.cli.kubectl_top.time.sleep", sleep)
     with serving(answer) as server:
         config = kubeconfig(tmp_path, server.url)
         asked = ["top", "-n", "ml", "--watch", "-o", output, "--kubeconfig", config]

@@ -140,7 +140,10 @@ def test_stack_watch__jobs_are_read_one_after_the_other(
     assert taken(StackWatch(), ranks()).unread == ()
 
 
-def test_stack_watch__a_reader_that_fails_is_said(spy: Callable[[str], Path]) -> None:
+def test_stack_watch__a_reader_that_fails_is_said(
+    spy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack_watch, "STACKS_LIMIT_S", 20.0)
     spy("echo 'Error: no permission' >&2; exit 1")
     seen = taken(StackWatch(), ranks())
     assert seen.stacks == ()
