@@ -79,7 +79,8 @@ while True:
                 file.write(bytes(1 << 20))
     except OSError:
         os.unlink(path)
-        time.sleep(pause)
+        if pause:  # even of no length, a sleep may sleep on a busy machine
+            time.sleep(pause)
 """
 
 
