@@ -30,11 +30,13 @@ def annotate(client: ApiClient, node: NodeView, notes: Mapping[str, str]) -> dic
 
 
 def change(
-    client: ApiClient, node: NodeView, notes: Mapping[str, str | None], spec: Mapping[str, Any]
+    client: ApiClient,
+    node: NodeView,
+    notes: Mapping[str, str | None],
+    spec: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Change annotations and fields of `spec`; `Conflict` if another client changed the node since it was read."""
     # a list of taints is replaced whole
     metadata = {"resourceVersion": node.resource_version, "annotations": dict(notes)}
-    return client.merge_patch(
-        f"/api/v1/nodes/{node.name}", {"metadata": metadata, "spec": dict(spec)}
-    )
+    body = {"metadata": metadata} | ({} if spec is None else {"spec": dict(spec)})
+    return client.merge_patch(f"/api/v1/nodes/{node.name}", body)

@@ -13,6 +13,7 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import FaultPolicy, NodeActions, holding
 from kcover_ebpf.api.json_values import list_of, map_of
 from kcover_ebpf.controller.cache import ObjectCache
+from kcover_ebpf.controller.node_patches import change
 from kcover_ebpf.controller.node_reconciler import NodeLimits
 from kcover_ebpf.errors import ApiError, Conflict, NotFound
 from kcover_ebpf.kube.client import ApiClient, segment
@@ -78,7 +79,7 @@ class Repairs:
         if repair.drained_since_s(node) is None:
             # the note first: it makes other nodes wait for this one
             now = rfc3339.to_text(self._store.wall())
-            self._annotate(node, {repair.DRAINED: now})
+            self._note(node, {repair.DRAINED: now})
         refused = 0
         for pod in users:
             metadata = pod["metadata"]
@@ -156,11 +157,8 @@ class Repairs:
             )
         ]
 
-    def _annotate(self, node: NodeView, notes: Mapping[str, str | None]) -> None:
-        patch = {"metadata": {"resourceVersion": node.resource_version, "annotations": notes}}
-        self._store.wrote_node(
-            self._writes().merge_patch(f"/api/v1/nodes/{segment(node.name)}", patch)
-        )
+    def _note(self, node: NodeView, notes: Mapping[str, str | None]) -> None:
+        self._store.wrote_node(change(self._writes(), node, notes))
 
     def _begin(self, node: NodeView, plan: RepairPlan) -> None:
         assert plan.repair is not None
@@ -169,7 +167,7 @@ class Repairs:
         if step not in {known.step for known in repair.attempts_of(node)}:
             # the note first: it makes other nodes wait for this one
             note = repair.noted_attempts((*made, attempt))
-            self._annotate(node, {repair.REPAIRS: note, repair.DRAINED: None})
+            self._note(node, {repair.REPAIRS: note, repair.DRAINED: None})
         body = job_of(node, plan, self._namespace)
         try:
             jobs = f"/apis/batch/v1/namespaces/{segment(self._namespace)}/jobs"
@@ -184,7 +182,7 @@ class Repairs:
         raw = self._store.raw_nodes.get(node.name)
         if raw is None:
             return  # the node was deleted meanwhile
-        self._annotate(view_of(raw), {repair.REPAIRS: note})
+        self._note(view_of(raw), {repair.REPAIRS: note})
         devices = f" of {', '.join(plan.devices)}" if plan.devices else ""
         self._say(node, f"{step.value}{devices} by Job {body['metadata']['name']}")
 

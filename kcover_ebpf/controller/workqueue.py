@@ -22,9 +22,9 @@ class WorkQueue(Generic[_Key]):
         self,
         clock: Callable[[], float] = time.monotonic,
         share: int | None = None,
-        owner_of: Callable[[_Key], str | None] = lambda _: None,
+        owner_of: Callable[[_Key], str] = lambda _: "",
     ) -> None:
-        """`share`: keys of one owner handled at a time, None: no limit; `owner_of` returns None for no owner."""
+        """`share`: keys of one owner handled at a time, None: no limit."""
         self._clock, self._share, self._owner_of = clock, share, owner_of
         self._running: Counter[str] = Counter()
         self._parked: dict[str, dict[_Key, None]] = {}
@@ -70,9 +70,9 @@ class WorkQueue(Generic[_Key]):
             return None
 
     def _has_room(self, key: _Key) -> bool:
-        owner = self._owner_of(key)
-        if owner is None or self._share is None:
+        if self._share is None:
             return True
+        owner = self._owner_of(key)
         if self._running[owner] >= self._share:
             self._parked.setdefault(owner, {})[key] = None
             return False
@@ -81,9 +81,9 @@ class WorkQueue(Generic[_Key]):
 
     def _leave(self, key: _Key) -> _Key | None:
         """Free the share of a handled key; returns the longest waiting key of its owner."""
-        owner = self._owner_of(key)
-        if owner is None or self._share is None:
+        if self._share is None:
             return None
+        owner = self._owner_of(key)
         self._running[owner] -= 1
         if self._running[owner] <= 0:
             del self._running[owner]

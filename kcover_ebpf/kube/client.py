@@ -222,14 +222,14 @@ def connect(
     Nothing is sent yet. `kubeconfig` None: KUBECONFIG, else the pod's own token, else ~/.kube/config. `is_small`:
     with the pod's own token, the official client is not imported.
     """
-    in_pod = IN_POD in os.environ
     named = kubeconfig or os.environ.get("KUBECONFIG")
-    if is_small and named is None and context is None and in_pod:
+    is_pod = _is_pod(named, context)
+    if is_small and is_pod:
         return ApiClient(PodAccess())
     client, config = _modules()
     configuration = client.Configuration()
     try:
-        if named is None and context is None and in_pod:
+        if is_pod:
             config.load_incluster_config(client_configuration=configuration)
         else:
             path = named or str(Path.home() / ".kube" / "config")
@@ -247,10 +247,15 @@ def connect(
     return ApiClient(OfficialAccess(configuration))
 
 
+def _is_pod(named: str | None, context: str | None) -> bool:
+    """Whether our own pod's token is used. `named`: the kubeconfig that was named, by option or environment."""
+    return named is None and context is None and IN_POD in os.environ
+
+
 def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:
     """Namespace of a kubeconfig's context, or that of our own pod, as `connect` chooses; "default" if it has none."""
     named = kubeconfig or os.environ.get("KUBECONFIG")
-    if named is None and context is None and IN_POD in os.environ:
+    if _is_pod(named, context):
         try:
             return (FOLDER / "namespace").read_text(encoding="utf-8").strip() or "default"
         except OSError:

@@ -80,8 +80,9 @@ def _tails(arguments: Mapping[str, Any], _: list[int], note: Note) -> Any:
             if len(encoded) > left_bytes:
                 encoded = _encoded(_LEFT_OUT)
             left_bytes -= len(encoded)
-            if len(texts) < _MOST_TAILS:
-                texts[f"{pod}.{container}.log"] = encoded
+            texts[f"{pod}.{container}.log"] = encoded
+            if len(texts) >= _MOST_TAILS:
+                return texts
     return texts
 
 
