@@ -68,3 +68,45 @@ def test_a_large_number_is_written_with_all_its_digits(
 ) -> None:
     values = {argument.partition("=")[2] for argument in arguments(render(nested(place, LARGE)))}
     assert values & {f"{LARGE}", f"{LARGE}s"}
+
+
+STEP = {"step": "Reboot", "job": {"template": {"spec": {"containers": [{"name": "a"}]}}}}
+TARGET = {"name": "oncall", "form": "Webhook", "urlKey": "a"}
+FILES: dict[str, tuple[str, tuple[str, ...], object, object]] = {
+    "repairs": (
+        "controller", ("controller", "repair"),
+        {"enabled": True, "steps": [STEP]}, {"enabled": True, "steps": [STEP], "atOnce": 2},
+    ),
+    "notifications": (
+        "controller", ("controller", "notifications", "targets"), [TARGET], [{**TARGET, "urlKey": "b"}],
+    ),
+    "catalog": ("agent", ("agent", "catalog"), "[xid.63]\n", "[xid.64]\n"),
+    "log-rules": ("agent", ("agent", "containerLogs", "rules"), "a = 1\n", "a = 2\n"),
+    "plugins": ("agent", ("agent", "inspection", "plugins"), {"a": "#!a"}, {"a": "#!b"}),
+}  # fmt: skip
+"""ConfigMap -> component that mounts it, place of its content in the values, and two contents."""
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_changed_file_replaces_the_pods_that_read_it_at_their_start(
+    render: Render, name: str
+) -> None:
+    component, place, *contents = FILES[name]
+    first, second = (pods(render(nested(place, content)))[component] for content in contents)
+    assert any(
+        volume.get("configMap", {}).get("name", "").endswith(f"-{name}")
+        for volume in first["spec"]["volumes"]
+    )
+    assert first["metadata"]["annotations"] != second["metadata"]["annotations"]
+
+
+def test_every_file_of_the_chart_is_in_the_table_above() -> None:
+    templates = [*CHART.glob("templates/agent/*.yaml"), *CHART.glob("templates/controller/*.yaml")]
+    assert {file.stem for file in templates if "kind: ConfigMap" in file.read_text()} == set(FILES)
+
+
+def test_repairs_without_a_step_are_refused(render: Render) -> None:
+    """The controller would end at its start."""
+    with pytest.raises(AssertionError, match="steps"):
+        render({"controller": {"repair": {"enabled": True}}})
+    assert render({"controller": {"repair": {"enabled": False}}})

@@ -65,6 +65,11 @@ readinessProbe:
   timeoutSeconds: 5
 {{- end -}}
 
+{{/* What the controller reads as --repairs. */}}
+{{- define "kcover.repairs" -}}
+{{- pick .Values.controller.repair "atOnce" "mostPerDay" "steps" | toJson -}}
+{{- end -}}
+
 {{- define "kcover.identity" -}}
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
