@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from testbed.driver.control_plane import ControlPlane, User
-from tests.chart.release import CHART, FULLNAME, Helm
+from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed
 from tools.release import chart
 
 MATRIX = {
@@ -278,3 +278,16 @@ def test_two_releases_would_share_no_object(helm: Helm, matrix_namespace: str) -
 
     sides = [of(*combination) for combination in itertools.product(("a", "b"), ("one", "two"))]
     assert all(not one & other for one, other in itertools.combinations(sides, 2))
+
+
+def test_a_release_that_helm_installed_has_the_hook_and_a_second_one_is_refused(
+    helm: Helm, installed: Installed, matrix_namespace: str
+) -> None:
+    place = f"--namespace={installed.namespace}"
+    assert f"name: {FULLNAME}-withdraw" in helm("get", "hooks", RELEASE, place)
+    tried = ("--dry-run=server", "--set=fullnameOverride=renamed")
+    helm("upgrade", RELEASE, str(CHART), place, *tried)
+    for release, namespace in ((RELEASE, matrix_namespace), ("other", installed.namespace)):
+        done = helm.run("install", release, str(CHART), f"--namespace={namespace}", *tried)
+        assert done.returncode != 0
+        assert f"release {RELEASE} in namespace {installed.namespace} is installed" in done.stderr

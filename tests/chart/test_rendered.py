@@ -110,3 +110,10 @@ def test_repairs_without_a_step_are_refused(render: Render) -> None:
     with pytest.raises(AssertionError, match="steps"):
         render({"controller": {"repair": {"enabled": True}}})
     assert render({"controller": {"repair": {"enabled": False}}})
+
+
+def test_no_manifest_undoes_what_the_controller_does_when_it_is_applied(render: Render) -> None:
+    """To kubectl and Kustomize the Job of a hook is a Job like any other."""
+    assert "withdraw" not in pods(render())
+    hooked = [item for item in render({"controller": {"withdraw": True}}) if item["kind"] == "Job"]
+    assert [item["metadata"]["annotations"]["helm.sh/hook"] for item in hooked] == ["pre-delete"]
