@@ -179,6 +179,8 @@ def _apiserver(program: Path, ports: list[int]) -> list[str]:
         "--service-account-issuer=https://kubernetes.default.svc",
         "--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=Node,RBAC",
         "--endpoint-reconciler-type=none", "--cert-dir=.",
+        # Off by default, and on in OpenShift.
+        "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
     ]  # fmt: skip
 
 
