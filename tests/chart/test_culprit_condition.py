@@ -53,6 +53,10 @@ def test_the_controller_changes_its_condition_of_a_pod_and_nothing_else(
     )
     assert patched(controller, uid, phase="Failed") == 403
     assert patched(controller, uid, podIP="10.9.9.9") == 403
+    assert patched(controller, uid, hostIP="10.9.9.9") == 403
+    assert patched(controller, uid, startTime="2026-11-21T12:00:00Z") == 403
+    assert patched(root, uid, hostIP="10.1.1.1", hostIPs=[{"ip": "10.1.1.1"}]) == 200
+    assert patched(controller, uid, hostIP=None, hostIPs=None) == 403
     assert patched(controller, uid, conditions=[MARK, READY | {"message": "mine"}]) == 403
     assert patched(controller, uid, conditions=[MARK]) == 200
     assert TYPE in types(root)
