@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from kcover_ebpf.trace.gang.agent_pods import LABELS
 from tests.chart.release import CHART, RELEASE, Helm
 
 LARGE = 12345678
@@ -117,3 +118,10 @@ def test_no_manifest_undoes_what_the_controller_does_when_it_is_applied(render: 
     assert "withdraw" not in pods(render())
     hooked = [item for item in render({"controller": {"withdraw": True}}) if item["kind"] == "Job"]
     assert [item["metadata"]["annotations"]["helm.sh/hook"] for item in hooked] == ["pre-delete"]
+
+
+@pytest.mark.parametrize("values", [{}, {"nameOverride": "k"}, {"fullnameOverride": "k"}])
+def test_an_agent_has_the_labels_by_which_it_is_found(
+    render: Render, values: dict[str, Any]
+) -> None:
+    assert pods(render(values))["agent"]["metadata"]["labels"].items() >= LABELS.items()

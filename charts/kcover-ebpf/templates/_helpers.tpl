@@ -18,8 +18,9 @@
 {{- printf "%s-%s" .Release.Namespace (include "kcover.fullname" .) -}}
 {{- end -}}
 
+{{/* The first label is fixed: `trace` and the kubectl plug-in find agents by it, and so may a Prometheus. */}}
 {{- define "kcover.selector" -}}
-app.kubernetes.io/name: {{ include "kcover.name" . }}
+app.kubernetes.io/name: kcover-ebpf
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 

@@ -10,7 +10,9 @@ from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.errors import CannotObserve, Forbidden, NotFound, ObjectError
 from kcover_ebpf.kube.client import ApiClient
 
-_SELECTOR = "app.kubernetes.io/name=kcover-ebpf,app.kubernetes.io/component=agent"
+LABELS = {"app.kubernetes.io/name": "kcover-ebpf", "app.kubernetes.io/component": "agent"}
+"""Labels of an agent's pod."""
+_SELECTOR = ",".join(f"{key}={value}" for key, value in LABELS.items())
 AGENT_CONTAINER = "agent"
 
 
