@@ -125,3 +125,21 @@ def test_an_agent_has_the_labels_by_which_it_is_found(
     render: Render, values: dict[str, Any]
 ) -> None:
     assert pods(render(values))["agent"]["metadata"]["labels"].items() >= LABELS.items()
+
+
+@pytest.mark.parametrize("privileged", [True, False])
+def test_what_reads_folders_of_the_host_may_do_so_under_selinux(
+    render: Render, privileged: bool
+) -> None:
+    """Its policy for containers (container-selinux) allows that to the type spc_t alone, which privileged ones have."""
+    values = {"agent": {"privileged": privileged}, "archiveStore": {"claim": "incidents"}}
+    contexts = {
+        component: container["securityContext"]
+        for component, pod in pods(render(values)).items()
+        for container in pod["spec"]["containers"]
+        if any("hostPath" in volume for volume in pod["spec"]["volumes"])
+    }
+    assert set(contexts) == {"agent", "uploader"}
+    for context in contexts.values():
+        selinux = {} if context.get("privileged") else {"type": "spc_t"}
+        assert context.get("seLinuxOptions", {}) == selinux
