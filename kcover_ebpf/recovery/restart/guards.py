@@ -27,6 +27,7 @@ from kcover_ebpf.recovery.restart import evidence_orders, repeated_crash, repeti
 from kcover_ebpf.recovery.restart.context import replace_method_of
 from kcover_ebpf.recovery.restart.gang_pods import CAUSES_OF_NODES
 from kcover_ebpf.recovery.restart.machine import (
+    MOST_NODES,
     RestartContext,
     Transition,
     final_stop,
@@ -109,7 +110,7 @@ def describe(status: Status, gang_verdict: GangVerdict, nodes: tuple[str, ...]) 
         status,
         failure=status.failure if same else FailureClass.UNKNOWN,
         verdict=replace(kept_verdict(verdict), since_s=min(known_s, verdict.since_s)),
-        nodes=nodes[:2000] or status.nodes,
+        nodes=nodes[:MOST_NODES] or status.nodes,
         silences=gang_verdict.silences_with(status.silences),
         work=None if went_by else status.work,
         closed_s=None,

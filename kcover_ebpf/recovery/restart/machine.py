@@ -42,7 +42,8 @@ _EXPIRES_S = {
     Verb.SNAPSHOT: BUNDLE_WITHIN_S,
 }
 _MOST_DETAIL = 1024
-_MOST_NODES = 2000
+MOST_NODES = 2000
+"""The most nodes that an incident names: the definition allows no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +311,7 @@ def start(
     now_s = restart_input.now_s
     word, kept, attempt = context.word_of(step), detail.words(), context.next_attempt
     action = RestartAction(method, word, attempt, now_s, reason[:_MOST_DETAIL], kept)
-    nodes = restart_input.nodes[:_MOST_NODES]
+    nodes = restart_input.nodes[:MOST_NODES]
     status = replace(context.status, action=action, order=None, nodes=nodes or context.status.nodes)
     status = status.enter(Phase.SHUTTING_DOWN, now_s, text)
     if method is not RestartMethod.REPLACE:

@@ -13,7 +13,7 @@ from kcover_ebpf.api.incident import Phase, RestartAction, RestartMethod, Status
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.model.verdict import Cause, Certainty
-from kcover_ebpf.recovery.restart.machine import RestartContext, Transition, start
+from kcover_ebpf.recovery.restart.machine import MOST_NODES, RestartContext, Transition, start
 from kcover_ebpf.recovery.restart.steps import RestartDetail, Step
 from kcover_ebpf.tunables.recovery import SAVE_CHECKED_S
 
@@ -34,7 +34,7 @@ def first(
     word = context.word_of(Step.SAVE)
     attempt = context.next_attempt
     action = RestartAction(method, word, attempt, now_s, reason[:_MOST_REASON], detail)
-    nodes = context.world.nodes or context.status.nodes
+    nodes = context.world.nodes[:MOST_NODES] or context.status.nodes
     status = replace(context.status, action=action, order=None, nodes=nodes)
     status = status.enter(Phase.SHUTTING_DOWN, now_s, text)
     if policy.signal is None:

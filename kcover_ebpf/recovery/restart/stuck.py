@@ -18,6 +18,8 @@ from kcover_ebpf.recovery.restart.context import Cordon, Delete, GangPod
 from kcover_ebpf.recovery.restart.machine import RestartContext
 
 _MOST_STUCK = 32
+_MOST_KNOWN = 512
+"""Characters of one sentence: the definition allows no more, and a tenant names the finalizers of its pods."""
 _FENCE = "kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 
 
@@ -104,7 +106,8 @@ def ladder(context: RestartContext, pods: Sequence[GangPod]) -> tuple[StuckPod, 
 def _rung(context: RestartContext, pod: GangPod) -> StuckPod:
     state = _state(context, pod)
     name, node = pod.pod.name, pod.pod.node
-    return StuckPod(name, node, state, _known(context, pod), _next(context, pod, state))
+    known = tuple(text[:_MOST_KNOWN] for text in _known(context, pod))
+    return StuckPod(name, node, state, known, _next(context, pod, state))
 
 
 def _state(context: RestartContext, pod: GangPod) -> StuckState:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
+import yaml
 
 from kcover_ebpf.api.fault_policy import FaultPolicy, NodeActions
 from kcover_ebpf.api.fault_report import AckResult
@@ -14,6 +16,7 @@ from kcover_ebpf.model.verdict import Cause, Culprit
 from kcover_ebpf.recovery.restart import context, machine
 from tests.unit.support.judged import judged
 from tests.unit.support.simulated_cluster import Sim
+from tests.unit.support.simulated_world import SimPod
 
 
 def test_stuck_pods__a_finalizer_is_named_and_no_node_is_cordoned() -> None:
@@ -240,3 +243,27 @@ def test_stuck_pods__a_write_that_may_still_be_done_is_waited_for() -> None:
     assert status.at(Phase.RECOVERING) is None, "\n".join(sim.log)
     (stuck,) = status.stuck
     assert (stuck.state, stuck.next[:31]) == (StuckState.PROVEN, "its last write may still be don")
+
+
+CRD = Path(__file__).resolve().parents[3] / "charts/kcover-ebpf/crds/incidents.yaml"
+LONG = tuple(f"{letter * 253}/{letter * 63}" for letter in "abc")
+"""The longest names that a finalizer may have."""
+
+
+class KeptSim(Sim):
+    """Its pods are kept by these."""
+
+    def _pod(self, pod: SimPod) -> context.GangPod:
+        found = super()._pod(pod)
+        return replace(found, pod=replace(found.pod, finalizers=LONG))
+
+
+def test_stuck_pods__long_names_of_finalizers_are_cut_to_what_the_definition_allows() -> None:
+    """The API server refuses the whole status otherwise, and the restart ends there."""
+    sim = KeptSim(kept_s=150.0)
+    sim.begin(RestartMethod.REPLACE)
+    schema = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    known = schema["properties"]["status"]["properties"]["stuck"]["items"]["properties"]["known"]
+    texts = [text for pod in sim.run(100).stuck for text in pod.known]
+    assert texts
+    assert max(map(len, texts)) == known["items"]["maxLength"]

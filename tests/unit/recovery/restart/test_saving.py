@@ -229,3 +229,10 @@ def test_saving__a_replacement_waits_as_well() -> None:
     status = decided(logging(), policy)
     assert step(status) == "Save"
     assert step(later(status, 60, logging(), policy)) == "Suspend"
+
+
+def test_saving__the_status_names_no_more_nodes_than_the_definition_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(RestartInput, "nodes", tuple(f"n{number}" for number in range(2001)))
+    assert len(decided(logging(), ASKING).nodes) == 2000
