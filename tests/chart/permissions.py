@@ -59,5 +59,7 @@ AT_HOME = {
     # Its own lease (an admission policy says which that is).
     "agent": permissions("coordination.k8s.io", "leases", "create patch list"),
     # The lease that leads, by its name but for `create`; those of the agents.
-    "controller": permissions("coordination.k8s.io", "leases", "create get update delete list watch"),
+    "controller": permissions(
+        "coordination.k8s.io", "leases", "create get update delete list watch"
+    ),
 }

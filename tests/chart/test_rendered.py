@@ -141,5 +141,5 @@ def test_what_reads_folders_of_the_host_may_do_so_under_selinux(
     }
     assert set(contexts) == {"agent", "uploader"}
     for context in contexts.values():
-        selinux = {} if context.get("privileged") else {"type": "spc_t"}
+        selinux = {} if context.get("privileged") else {"level": "s0", "type": "spc_t"}
         assert context.get("seLinuxOptions", {}) == selinux

@@ -11,7 +11,7 @@ from kcover_ebpf.errors import CannotObserve, Forbidden, NotFound, ObjectError
 from kcover_ebpf.kube.client import ApiClient
 
 LABELS = {"app.kubernetes.io/name": "kcover-ebpf", "app.kubernetes.io/component": "agent"}
-"""Labels of an agent's pod."""
+"""The pod of an agent has these, whatever its release is called."""
 _SELECTOR = ",".join(f"{key}={value}" for key, value in LABELS.items())
 AGENT_CONTAINER = "agent"
 
