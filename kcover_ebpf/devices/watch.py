@@ -19,8 +19,8 @@ from kcover_ebpf.devices.inventory.topology import Topology
 from kcover_ebpf.devices.ports import PortWatch
 from kcover_ebpf.devices.rdma_traffic import FabricReader, FabricWatch
 from kcover_ebpf.devices.stuck_ioctl import StuckCalls
+from kcover_ebpf.devices.xid import kmsg_reader
 from kcover_ebpf.devices.xid.event_sources import Sources
-from kcover_ebpf.devices.xid.kmsg_reader import KmsgReader
 from kcover_ebpf.devices.xid.xid_dedup import XidDedup
 from kcover_ebpf.facts.devices import (
     AerError,
@@ -82,7 +82,7 @@ class DeviceWatch:
     ) -> None:
         self._read_catalog, self._root = catalog, root
         self._attached = Attachments(maps, settings, root, pin_driver=pin_driver)
-        self._kmsg = _opened(lambda: KmsgReader(os.fspath(root / "dev/kmsg")))
+        self._kmsg = _opened(lambda: kmsg_reader.KmsgReader(os.fspath(root / "dev/kmsg")))
         self.console_works = False
         self._dedup = XidDedup(Rung.KMSG)
         self.users = DeviceUsers(root)
@@ -194,8 +194,7 @@ class DeviceWatch:
     def _say_self_test(self) -> bool:
         """Write the self-test line; False if the log cannot be written."""
         try:
-            with open(self._root / "dev/kmsg", "w") as log:
-                log.write(f"<7>{SELF_TEST}\n")
+            kmsg_reader.say(os.fspath(self._root / "dev/kmsg"), f"<7>{SELF_TEST}\n")
         except OSError:
             return False
         return True

@@ -1,4 +1,8 @@
-"""Reader of /dev/kmsg: a rung of the Xid ladder that cannot be forged."""
+"""Reader of /dev/kmsg: a rung of the Xid ladder that cannot be forged.
+
+A container may have something else in its place: /dev/null, a link to the console, or a file. Such a log has no Xids
+and no end of its records, so it counts as a log that cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kcover_ebpf.devices.xid.kmsg_parser import KmsgRecord
 
+_LOG = os.makedev(1, 11)
+"""Device number of the kernel's log (drivers/char/mem.c)."""
 _RECORD_BYTES = 8192
 _READ_ON = (errno.EPIPE, errno.EINVAL, errno.EINTR)
 """Errors after which reading continues. EPIPE: records were overwritten, and the next read returns
@@ -29,7 +35,7 @@ def may_concern(raw: bytes) -> bool:
 
 def stored(path: str = "/dev/kmsg") -> Iterator[bytes]:
     """Each record kept since boot or since `dmesg --clear`; raises `OSError`."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = _opened(path, os.O_RDONLY)
     try:
         os.lseek(fd, 0, os.SEEK_DATA)
         while True:
@@ -94,7 +100,24 @@ class KmsgReader:
         os.close(self._newer)
 
 
+def say(path: str, line: str) -> None:
+    """Write a line to the log; raises `OSError`, and creates no file where there is no log."""
+    fd = _opened(path, os.O_WRONLY)
+    try:
+        os.write(fd, line.encode())
+    finally:
+        os.close(fd)
+
+
 def _open_end(path: str) -> int:
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = _opened(path, os.O_RDONLY)
     os.lseek(fd, 0, os.SEEK_END)
+    return fd
+
+
+def _opened(path: str, flags: int) -> int:
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if os.fstat(fd).st_rdev != _LOG:
+        os.close(fd)
+        raise OSError(errno.ENODEV, "it is not the kernel's log", path)
     return fd
