@@ -133,6 +133,7 @@ int nvmlDeviceGetPciInfo_v3(struct device *device, void *info)
 
 	memset(pci, 0, sizeof(*pci));
 	snprintf(pci->bus_id, sizeof(pci->bus_id), "00000000:%02X:00.0", 0x5d + device->index);
+	pci->id = value("model", device->index, 0x233010de, &code);
 	only("pci", device->index, &code);
 	return code;
 }

@@ -71,9 +71,11 @@ def _examine(nvml: Any, options: InspectionOptions) -> Iterator[CheckFinding]:
         return
     before = [gpu.counters() for gpu in gpus]
     options.pause(_PAUSE_S)
-    most_links = max(len(gpu.links()) for gpu in gpus)
+    most_links: dict[int | None, int] = {}
+    for gpu in gpus:
+        most_links[gpu.model] = max(most_links.get(gpu.model, 0), len(gpu.links()))
     for gpu, counters in zip(gpus, before, strict=True):
-        yield from _of_one(gpu, counters, most_links)
+        yield from _of_one(gpu, counters, most_links[gpu.model])
 
 
 def _of_one(
@@ -92,7 +94,7 @@ CHECK = Check(
     20.0,
     "GPUs on the PCI bus that NVML does not have; per GPU: recovery action, uncorrected ECC errors, row "
     "remapping, retired pages, PCIe width and generation, PCIe replays, NVLinks fewer than other "
-    "GPUs have, NVLink errors, throttling by heat or power, a low SM clock without a reason, lowered power "
+    "GPUs of the model have, NVLink errors, throttling by heat or power, a low SM clock without a reason, lowered power "
     "limit, temperature, state and health of the fabric, persistence and ECC mode",
     "NVML (`pynvml`)",
     find,

@@ -305,6 +305,15 @@ class CheckedGpu:
                 "ECC is off: a flipped bit stays unnoticed", "nvidia-smi -e 1, then reboot"
             )
 
+    @property
+    def model(self) -> int | None:
+        """PCI device and vendor id, which boards of one model share; None if it gives no answer."""
+        try:
+            info = self._ask("nvmlDeviceGetPciInfo")
+        except self._nvml.NVMLError:
+            return None
+        return None if info is None else int(info.pciDeviceId)
+
     def links(self) -> list[int]:
         """Numbers of the NVLinks that are up; empty if the GPU has none."""
         up = []
@@ -318,10 +327,10 @@ class CheckedGpu:
         return up
 
     def missing_links(self, most_links: int) -> Iterator[CheckFinding]:
-        """Compares with the other GPUs of the node, because NVML does not report how many links the board has."""
+        """Compares with the GPUs of its model on the node, because NVML does not report how many links a board has."""
         count = len(self.links())
         if count < most_links:
-            text = f"{count} NVLinks are up, another GPU of this node has {most_links}"
+            text = f"{count} NVLinks are up, another GPU of this model has {most_links}"
             yield failed(text, "check the fabric manager and dmesg for Xid 74; then reset the GPU")
 
     def counters(self) -> Counters:

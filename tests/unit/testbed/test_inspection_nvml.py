@@ -135,7 +135,7 @@ WRONG_FABRICS = [
         ("width 1 8", "fail", "PCIe link x8 of x16"),
         ("generation 1 3", "warn", "generation 3 of 5"),
         ("replays 1 grow", "warn", "PCIe replays grew by"),
-        ("links 1 3", "fail", "3 NVLinks are up, another GPU of this node has 4"),
+        ("links 1 3", "fail", "3 NVLinks are up, another GPU of this model has 4"),
         ("link_recoveries 1 2", "warn", "2 recoveries of NVLink 0"),
         ("link_recoveries 1 grow", "warn", "recoveries of NVLink 0 grew by"),
         ("link_replays 1 grow", "warn", "replays of NVLink 0 grew by"),
@@ -235,6 +235,7 @@ def test_inspection_nvml__a_library_that_only_the_host_has(
         "sm_clock 1 345\nutilization 1 100\nthrottle 1 error 3\nold_throttle 1 error 3\n",
         "sm_clock 1 345\nutilization 1 100\nhighest_clock 1 error 3\nset_clock 1 error 3\n",
         "links 0 0\nlinks 1 0\n",
+        "links 1 0\nmodel 1 632295646\n",  # a display adapter beside GPUs for computing
         "retired 1 5\n",
         "recovery 1 error 3\n",
         "link_replays 1 error 2\n",  # a counter that this generation of links does not have
