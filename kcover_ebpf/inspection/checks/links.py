@@ -23,7 +23,7 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     folders = sorted((options.root / "sys/class/net").glob("*"))
     physical = [path for path in folders if (path / "device").exists()]
     before = {path.name: _counters(path) for path in physical}
-    if any(map(_is_up, physical)):
+    if any(map(is_up, physical)):
         options.pause(LINK_COUNTERS_S)
     for folder in physical:
         yield replace(_of_one(folder, before[folder.name]), device=pci.address_below(folder))
@@ -35,14 +35,15 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
 
 
 def _of_one(folder: Path, before: Mapping[str, int]) -> CheckFinding:
-    if not _is_up(folder):
+    if not is_up(folder):
         return passed(f"{folder.name}: switched off")
     if sysfs.text(folder / "carrier") != "1":
         return _without_carrier(folder)
     return _errors(folder, before)
 
 
-def _is_up(folder: Path) -> bool:
+def is_up(folder: Path) -> bool:
+    """Whether an interface (/sys/class/net/NAME) is switched on; False if there is none."""
     flags = sysfs.text(folder / "flags")
     return flags.startswith("0x") and bool(int(flags, 16) & _UP)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kcover_ebpf.devices.inventory import pci
 from kcover_ebpf.host import sysfs
+from kcover_ebpf.inspection.checks.links import is_up
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 from kcover_ebpf.tunables.inspection import RDMA_COUNTERS_S
@@ -71,7 +72,7 @@ def _of_one(port: Path, best: float, before: Mapping[str, int]) -> CheckFinding:
     physical = sysfs.text(port / "phys_state").partition(": ")[2]
     if state != "ACTIVE":
         if physical == "Disabled":
-            return passed(f"{name}: switched off")
+            return _disabled(port, name)
         if state in ("INIT", "ARMED"):
             advice = "check the subnet manager (opensm)"
             return failed(f"{name}: {state}, the subnet manager has not configured it", advice)
@@ -86,6 +87,22 @@ def _of_one(port: Path, best: float, before: Mapping[str, int]) -> CheckFinding:
     if grown:
         return warned(f"{name}: {rate:g} Gb/s; within a second {', '.join(grown)}", _CABLE)
     return passed(f"{name}: ACTIVE, {rate:g} Gb/s{_history(after)}")
+
+
+def _disabled(port: Path, name: str) -> CheckFinding:
+    """The finding for a port that its driver reports as disabled.
+
+    Drivers for Ethernet report so any port without a link (mlx5_query_port_roce, bnxt_re_query_port). Only the
+    interface says whether it was switched off; one that never had a link may have no cable.
+    """
+    interface = sysfs.text(port / "gid_attrs/ndevs/0")
+    folder = port.parents[3] / "net" / interface
+    if not interface or not is_up(folder):
+        return passed(f"{name}: switched off")
+    if sysfs.number(folder / "carrier_up_count"):
+        return failed(f"{name}: {interface} is switched on, and has lost its link", _CABLE)
+    text = f"{name}: {interface} is switched on, and has had no link since the boot"
+    return warned(text, f"{_CABLE}; or switch it off (ip link set {interface} down)")
 
 
 def _history(counters: Mapping[str, int]) -> str:
@@ -117,8 +134,8 @@ CHECK = Check(
     "rdma",
     Cost.LIGHT,
     10.0,
-    "each port, except of virtual functions (SR-IOV), is ACTIVE, as fast as others of its model, and its error "
-    "counters do not grow within a second",
+    "each port, except of virtual functions (SR-IOV), is ACTIVE unless it was switched off (only a warning on Ethernet "
+    "without a link since the boot), as fast as others of its model, and its error counters do not grow within a second",
     "`/sys/class/infiniband`",
     find,
 )

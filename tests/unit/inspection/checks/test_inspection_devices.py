@@ -206,6 +206,29 @@ def test_inspection_devices__rdma_ports(
     assert words in one.evidence
 
 
+@pytest.mark.parametrize(
+    ("flags", "ups", "result", "words"),
+    [
+        ("0x1002", 1, Result.PASS, "switched off"),
+        ("0x1003", 1, Result.FAIL, "eth1 is switched on, and has lost its link"),
+        ("0x1003", 0, Result.WARN, "eth1 is switched on, and has had no link since the boot"),
+        (None, 0, Result.PASS, "switched off"),  # moved into the network of a pod
+    ],
+)
+def test_inspection_devices__the_interface_says_whether_a_port_on_ethernet_was_switched_off(
+    tmp_path: Path, flags: str | None, ups: int, result: Result, words: str
+) -> None:
+    """mlx5 and bnxt_re report a pulled cable as they report a port that was switched off."""
+    folder = port(tmp_path, "mlx5_0", "1: DOWN", physical="3: Disabled")
+    write(folder / "link_layer", "Ethernet")
+    write(folder / "gid_attrs/ndevs/0", "eth1")
+    if flags is not None:
+        write(interface(tmp_path, "eth1", flags, "0") / "carrier_up_count", ups)
+    one = found(rdma.CHECK, tmp_path)
+    assert one.result is result
+    assert words in one.evidence
+
+
 def test_inspection_devices__rdma_errors_that_grow(tmp_path: Path) -> None:
     folder = port(tmp_path, "mlx5_0")
 
