@@ -40,7 +40,8 @@ class PciFunction:
     @property
     def is_nvidia_gpu(self) -> bool:
         """A GPU for NVIDIA's host driver: neither passed through to a virtual machine nor a virtual function."""
-        is_given_away = self.driver == "vfio-pci" or self.is_virtual
+        # vfio-pci, or a variant for one kind of device: nvgrace_gpu_vfio_pci for the GPUs of Grace
+        is_given_away = "vfio" in self.driver or self.is_virtual
         return self.is_gpu and self.vendor == NVIDIA and not is_given_away
 
     @property
