@@ -49,7 +49,8 @@ def is_up(folder: Path) -> bool:
 
 
 def _without_carrier(folder: Path) -> CheckFinding:
-    if (folder / "master").exists():
+    # a bridge, a VRF and the synthetic interface of a virtual machine are masters too
+    if (folder / "master/bonding").exists():
         bond = sysfs.linked_name(folder / "master")
         return failed(f"{folder.name}: no carrier, a member of {bond}", _CABLE)
     text = f"{folder.name}: no carrier, though it is switched on"

@@ -59,9 +59,12 @@ def test_inspection_devices__modules_that_only_slow_a_job_down(tmp_path: Path) -
     assert "gdrdrv is not loaded" in one.evidence
 
 
-def test_inspection_devices__no_module_is_expected_without_a_gpu(tmp_path: Path) -> None:
+@pytest.mark.parametrize("driver", ["vfio-pci", "nvgrace_gpu_vfio_pci"])
+def test_inspection_devices__no_module_is_expected_without_a_gpu(
+    tmp_path: Path, driver: str
+) -> None:
     given_away = pci_device(tmp_path, "0000:5d:00.0")
-    (given_away / "driver").symlink_to(tmp_path / "sys/bus/pci/drivers/vfio-pci")
+    (given_away / "driver").symlink_to(tmp_path / "sys/bus/pci/drivers" / driver)
     one = found(modules.CHECK, tmp_path)
     assert one.result is Result.PASS
     assert "no module is expected" in one.evidence
@@ -153,6 +156,8 @@ def test_inspection_devices__links_without_carrier(tmp_path: Path) -> None:
     assert found(links.CHECK, tmp_path).result is Result.WARN
     (tmp_path / "sys/class/net/eth0/master").symlink_to(tmp_path / "sys/class/net/bond0")
     (tmp_path / "sys/class/net/bond0").mkdir()
+    assert found(links.CHECK, tmp_path).result is Result.WARN, "it may be a bridge"
+    (tmp_path / "sys/class/net/bond0/bonding").mkdir()
     one = found(links.CHECK, tmp_path)
     assert one.result is Result.FAIL
     assert one.evidence == "eth0: no carrier, a member of bond0"
