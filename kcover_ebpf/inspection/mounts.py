@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +15,9 @@ from kcover_ebpf.host.proc_text import mountinfo, unescaped
 from kcover_ebpf.inspection.result import CheckFinding
 
 _DISK = frozenset({"bcachefs", "btrfs", "ext3", "ext4", "f2fs", "xfs", "zfs"})
-_NETWORK = frozenset({"9p", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "smb3", "wekafs"})  # fmt: skip
+_NETWORK = frozenset({"9p", "beegfs", "ceph", "cifs", "fuse", "gpfs", "lustre", "nfs", "nfs4", "smb3", "virtiofs", "wekafs"})  # fmt: skip
+"""Clients in user space that name no subtype are plain "fuse", such as those for S3 and Azure Blob; the others
+"fuse.NAME"."""
 _READ_ONLY = frozenset({"ro", "emergency_ro"})
 """Options of a super block; ext4 keeps "rw" after an error and adds "emergency_ro" since Linux 6.15."""
 _CSI = re.compile(r"kubernetes\.io[~/]csi/")
@@ -51,6 +54,16 @@ class Mount:
         """Name for messages, such as "/data (nfs4, filer:/export, CSI driver nfs.csi.k8s.io)"."""
         driver = f", CSI driver {self.csi_driver}" if self.csi_driver else ""
         return f"{self.place} ({self.kind}, {self.source}{driver})"
+
+    def is_in_place(self) -> bool:
+        """False if it was unmounted meanwhile, or if another mount above it hides it: no path leads to it."""
+        try:
+            os.close(os.open(self.path, os.O_PATH | os.O_CLOEXEC))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+        return True
 
     def judged(self, finding: CheckFinding) -> CheckFinding:
         """A finding about it.

@@ -41,7 +41,8 @@ def find_inodes(options: InspectionOptions) -> Iterator[CheckFinding]:
         try:
             found = os.statvfs(disk.path)
         except OSError as error:
-            yield unknown(f"{disk.label}: {error.strerror}")
+            if disk.is_in_place():
+                yield unknown(f"{disk.label}: {error.strerror}")
             continue
         clean = _CLEAN_VOLUME if disk.is_volume else _CLEAN
         yield disk.judged(_room(disk.label, found, clean))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from kcover_ebpf.inspection.at_once import at_once
@@ -23,19 +23,39 @@ _FILE_BYTES = 1 << 20
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for each file system, and one for each folder that is tested by writing."""
     mounts = find_mounts(options.root)
-    seconds = _ask_all(mounts)
-    for mount, taken_s in zip(mounts, seconds, strict=True):
-        yield mount.judged(_of_one(mount, taken_s))
+    for mount, found in zip(mounts, at_once(_ask, mounts, STORAGE_PATIENCE_S), strict=True):
+        late = f"no answer within {STORAGE_PATIENCE_S:g} s"
+        findings = [_without_answer(mount, late)] if found is None else found
+        yield from map(mount.judged, findings)
     if not mounts:
         yield unknown("no mounted disk or network file system is visible", "run on the node itself")
     yield from _write_all(options)
 
 
-def _of_one(mount: Mount, taken_s: float | None) -> CheckFinding:
-    if taken_s is None:
-        whose = "its server" if mount.is_network else "the disk"
-        text = f"{mount.label}: no answer within {STORAGE_PATIENCE_S:g} s"
-        return failed(text, f"check {whose} and the way to it; jobs that touch it are stuck")
+def _ask(mount: Mount) -> list[CheckFinding]:
+    """The finding about a file system; none about one that is not in its place.
+
+    All are asked in parallel, one thread each. A thread that hangs stays in this process, which the runner abandons
+    in turn.
+    """
+    start_s = time.monotonic()
+    try:
+        os.statvfs(mount.path)
+    except PermissionError:  # it answered
+        pass
+    except OSError as error:  # ESTALE, EIO, ENOTCONN: the file system is gone and cannot answer
+        text = f"no answer: {error.strerror}"
+        return [_without_answer(mount, text)] if mount.is_in_place() else []
+    return [_answered(mount, time.monotonic() - start_s)]
+
+
+def _without_answer(mount: Mount, text: str) -> CheckFinding:
+    whose = "its server" if mount.is_network else "the disk"
+    advice = f"check {whose} and the way to it; jobs that touch it are stuck"
+    return failed(f"{mount.label}: {text}", advice)
+
+
+def _answered(mount: Mount, taken_s: float) -> CheckFinding:
     if mount.went_read_only:
         text = f"{mount.label}: became read-only after an error"
         return failed(text, "see dmesg for the error; repair the file system (fsck)")
@@ -43,26 +63,6 @@ def _of_one(mount: Mount, taken_s: float | None) -> CheckFinding:
     if taken_s > STORAGE_SLOW_S:
         return warned(text, "check the load of the server or the disk")
     return passed(text)
-
-
-def _ask_all(mounts: Sequence[Mount]) -> list[float | None]:
-    """Seconds until statfs returned for each mount; None: not within the patience.
-
-    All are asked in parallel, one thread each. A thread that hangs stays in this process, which the runner abandons
-    in turn.
-    """
-
-    def ask(mount: Mount) -> float | None:
-        start_s = time.monotonic()
-        try:
-            os.statvfs(mount.path)
-        except PermissionError:  # it answered
-            pass
-        except OSError:  # ESTALE, EIO, ENOTCONN: the file system is gone and cannot answer
-            return None
-        return time.monotonic() - start_s
-
-    return at_once(ask, mounts, STORAGE_PATIENCE_S)
 
 
 def _write_all(options: InspectionOptions) -> Iterator[CheckFinding]:

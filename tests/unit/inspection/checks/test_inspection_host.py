@@ -13,7 +13,7 @@ import pytest
 
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection.checks import clock, d_state, memory, peers, space, storage
-from kcover_ebpf.inspection.mounts import find_mounts
+from kcover_ebpf.inspection.mounts import Mount, find_mounts
 from tests.unit.support.inspection_hosts import found, write
 
 PASS, WARN, FAIL, UNKNOWN = Result.PASS, Result.WARN, Result.FAIL, Result.UNKNOWN
@@ -48,6 +48,12 @@ def test_find_mounts__mounts_are_described_once(tmp_path: Path) -> None:
     assert [other_mount.is_network for other_mount in found_mounts] == [False, True]
 
 
+def test_find_mounts__a_client_in_user_space_may_name_no_subtype(tmp_path: Path) -> None:
+    kinds = enumerate(("fuse", "fuse.s3fs", "virtiofs"))
+    mount(tmp_path, *(f"40 1 0:{n} / /s{n} rw - {kind} mountpoint-s3 rw" for n, kind in kinds))
+    assert [found_mount.is_network for found_mount in find_mounts(tmp_path)] == [True] * 3
+
+
 def test_inspection_host__storage_that_answers(tmp_path: Path) -> None:
     (mount(tmp_path, NFS) / "data").mkdir()
     one = found(storage.CHECK, tmp_path, write_to=(tmp_path,))
@@ -57,11 +63,34 @@ def test_inspection_host__storage_that_answers(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["proc"]
 
 
+@pytest.fixture
+def gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file system is there, and says that it is none any more."""
+
+    def refuse(_: Path) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(os, "statvfs", refuse)
+    monkeypatch.setattr(Mount, "is_in_place", lambda _: True)
+
+
+@pytest.mark.usefixtures("gone")
 def test_inspection_host__storage_that_is_gone(tmp_path: Path) -> None:
     mount(tmp_path, NFS)
     one = found(storage.CHECK, tmp_path)
     assert one.result is FAIL
-    assert one.evidence == "/data (nfs4, filer:/export): no answer within 5 s"
+    assert one.evidence == "/data (nfs4, filer:/export): no answer: Stale file handle"
+
+
+def test_inspection_host__what_another_mount_hides_is_no_storage_that_is_gone(
+    tmp_path: Path,
+) -> None:
+    """It stays in the list of mounts; nor is it one that was unmounted meanwhile."""
+    mount(tmp_path, "23 1 254:0 / / rw - ext4 /dev/vda rw", NFS, xfs("/disk"))
+    for check in (storage.CHECK, space.INODES_CHECK):
+        one = found(check, tmp_path)
+        assert one.result is not FAIL
+        assert len(one.evidence.splitlines()) == 1
 
 
 def test_inspection_host__storage_that_hangs_costs_no_other(
@@ -207,13 +236,14 @@ def test_inspection_host__a_full_volume_of_pods_is_no_fault_of_the_node(
         (["/data"], FAIL),
     ],
 )
+@pytest.mark.usefixtures("gone")
 def test_inspection_host__a_server_that_only_pods_mounted_is_no_fault_of_the_node(
     tmp_path: Path, places: list[str], result: Result
 ) -> None:
     mount(tmp_path, *(NFS.replace("/data", place) for place in places))
     one = found(storage.CHECK, tmp_path)
     assert one.result is result
-    assert "no answer within 5 s" in one.evidence
+    assert "no answer: Stale file handle" in one.evidence
 
 
 def test_inspection_host__a_volume_of_pods_that_became_read_only_is_a_warning(
