@@ -109,10 +109,10 @@ def _of_one(peer: _Peer) -> CheckFinding:
         connection.settimeout(PEER_PATIENCE_S)
         try:
             connection.connect(peer.address)
+            connected_s = time.monotonic() - start_s
+            mtu = _mtu(connection)
         except OSError as error:
             return failed(f"{peer.name}: no connection: {error.strerror or error}", _NETWORK)
-        connected_s = time.monotonic() - start_s
-        mtu = _mtu(connection)
     own_mtu = path_mtu.mtu_to(peer.family, peer.address[0]) or _ETHERNET_MTU
     arrives = path_mtu.arrives(peer.family, peer.address, mtu)
     text = (
