@@ -18,6 +18,7 @@ from kcover_ebpf.devices.fault_rules import of_xid
 from kcover_ebpf.devices.xid import kmsg_parser, kmsg_reader
 from kcover_ebpf.facts.devices import XidReported
 from kcover_ebpf.host import host_programs
+from kcover_ebpf.inspection.plugins import exit_code_of
 
 PASS, PROBLEM, UNKNOWN = 0, 1, 2
 _SCRIPT = "nvidia-bug-report.sh"
@@ -99,6 +100,4 @@ def start(program: host_programs.HostProgram, report: Path) -> None:
 
 
 if __name__ == "__main__":
-    code, evidence = examine(host_programs.host_root())
-    print(evidence)
-    sys.exit(code)
+    sys.exit(exit_code_of(lambda: examine(host_programs.host_root())))

@@ -13,6 +13,7 @@ from typing import Any
 
 from kcover_ebpf.host.host_programs import host_root
 from kcover_ebpf.inspection import commands
+from kcover_ebpf.inspection.plugins import exit_code_of
 from kcover_ebpf.inspection.result import CheckFinding
 
 PASS, FAIL, UNKNOWN = 0, 1, 2
@@ -83,6 +84,4 @@ def _words(warnings: Any) -> str:
 
 
 if __name__ == "__main__":
-    code, evidence = examine()
-    print(evidence)
-    sys.exit(code)
+    sys.exit(exit_code_of(examine))

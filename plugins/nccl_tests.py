@@ -15,6 +15,7 @@ from kcover_ebpf.devices.inventory import pci
 from kcover_ebpf.host import cgroups
 from kcover_ebpf.host.host_programs import host_root
 from kcover_ebpf.inspection import commands
+from kcover_ebpf.inspection.plugins import exit_code_of
 from kcover_ebpf.inspection.result import CheckFinding
 
 PASS, FAIL, UNKNOWN = 0, 1, 2
@@ -72,6 +73,4 @@ def lack_of_memory(count: int) -> str:
 
 
 if __name__ == "__main__":
-    code, evidence = examine(os.environ.get("NCCL_FLOOR_GB_S", ""))
-    print(evidence)
-    sys.exit(code)
+    sys.exit(exit_code_of(lambda: examine(os.environ.get("NCCL_FLOOR_GB_S", ""))))

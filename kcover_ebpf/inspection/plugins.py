@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from kcover_ebpf.tunables.inspection import (
 )
 
 _HEAD_BYTES = 2048
+_UNKNOWN = 2
 _HEADER = re.compile(rb"^# kcover-ebpf:(.*)$", re.MULTILINE)
 _LONGEST_S = {Cost.LIGHT: PLUGIN_LONGEST_S, Cost.HEAVY: PLUGIN_HEAVY_LONGEST_S}
 
@@ -96,6 +98,19 @@ def header_of(file: Path) -> PluginHeader:
     if not 0 < deadline_s <= _LONGEST_S[cost]:
         raise UsageError(f"{file}: its deadline is not within {_LONGEST_S[cost]:g} s")
     return PluginHeader(cost, deadline_s, is_warning)
+
+
+def exit_code_of(examine: Callable[[], tuple[int, str]]) -> int:
+    """Print the evidence of a plug-in in Python and return its exit code; 2, unknown, if it crashes.
+
+    Python's own exit code for a crash is 1, which would be a problem of the node.
+    """
+    try:
+        code, evidence = examine()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the node was not examined
+        code, evidence = _UNKNOWN, f"the check itself failed: {type(error).__name__}: {error}"
+    sys.stdout.write(f"{evidence}\n")
+    return code
 
 
 def _run(file: Path, header: PluginHeader, _: InspectionOptions) -> Iterator[CheckFinding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -75,6 +76,21 @@ def test_examine__many_and_none(prometheus: Prometheus) -> None:
 def test_examine__an_answer_that_is_none(prometheus: Prometheus, wrong: bytes) -> None:
     prometheus.answer = wrong
     code, evidence = idle_pods.examine(url_of(prometheus), "48", "")
+    assert (code, evidence.startswith("Prometheus has no answer")) == (idle_pods.UNKNOWN, True)
+
+
+def test_examine__a_server_that_speaks_no_http() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"SSH-2.0-OpenSSH\r\n")
+                connection.recv(4096)
+
+        Thread(target=greet, daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        code, evidence = idle_pods.examine(url, "48", "")
     assert (code, evidence.startswith("Prometheus has no answer")) == (idle_pods.UNKNOWN, True)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.host import cgroups
+from kcover_ebpf.inspection.plugins import exit_code_of
 from plugins import dcgmi, nccl_tests
 from tests.unit.support.inspection_hosts import pci_device, tool
 
@@ -37,6 +38,15 @@ def test_examine__a_missing_tool_is_unknown_and_says_how_to_get_it(
     assert (code, "install datacenter-gpu-manager" in evidence) == (UNKNOWN, True)
     code, evidence = nccl_tests.examine("")
     assert (code, "github.com/NVIDIA/nccl-tests" in evidence) == (UNKNOWN, True)
+
+
+def test_exit_code_of__a_plugin_that_crashes_is_no_fault_of_the_node(
+    tools: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tools / "dcgmi").write_text("#!/no/such/shell\n")
+    (tools / "dcgmi").chmod(0o755)
+    assert exit_code_of(dcgmi.examine) == UNKNOWN
+    assert capsys.readouterr().out.startswith("the check itself failed: FileNotFoundError: ")
 
 
 def diagnosis(*results: dict[str, object]) -> str:
