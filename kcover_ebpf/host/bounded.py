@@ -14,6 +14,8 @@ from kcover_ebpf.host import over_bounds
 
 MOST_BYTES = 1 << 20
 """Most bytes of one file: enough for a process with 5,000 mappings, mounts or watched descriptors."""
+MOST_MAPS_BYTES = 8 << 20
+"""Most bytes of a maps file: some 80,000 mappings. It is sorted by address: the libraries and the vDSO are at its end."""
 _CHUNK_BYTES = 64 << 10
 
 
@@ -57,6 +59,11 @@ def lines(path: str | Path, most_bytes: int = MOST_BYTES) -> Iterator[str]:
                 return
     if rest:
         yield rest.decode("utf-8", "replace")
+
+
+def maps(pid: int, proc: Path = Path("/proc")) -> Iterator[str]:
+    """The lines of the mappings of a process; raises `OSError`."""
+    return lines(proc / str(pid) / "maps", MOST_MAPS_BYTES)
 
 
 def _pid_of(path: str | Path) -> int | None:

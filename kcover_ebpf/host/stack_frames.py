@@ -11,7 +11,7 @@ import re
 import struct
 from bisect import bisect_right
 
-from kcover_ebpf.host import proc_text, stack_words
+from kcover_ebpf.host import bounded, proc_text, stack_words
 from kcover_ebpf.host.bounded import read_text
 from kcover_ebpf.host.proc_text import code_mappings
 from kcover_ebpf.ids import Pid, Tid
@@ -77,8 +77,11 @@ def follows_call(before: bytes, machine: str) -> bool:
 
 
 def _executable(pid: Pid) -> list[tuple[int, int]]:
-    lines = read_text(f"/proc/{pid}/maps").split("\n")
-    return [(code_mapping.start, code_mapping.end) for code_mapping in code_mappings(lines)]
+    try:
+        found = list(code_mappings(bounded.maps(pid)))
+    except OSError:
+        return []
+    return [(code_mapping.start, code_mapping.end) for code_mapping in found]
 
 
 def _inside(ranges: list[tuple[int, int]], value: int) -> bool:

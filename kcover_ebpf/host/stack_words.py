@@ -36,8 +36,6 @@ _U64 = (1 << 64) - 1
 _MOST_MAPPINGS = 2048
 """Most executable mappings of a process, with adjacent ones joined: an interpreter with PyTorch has
 300 to 900."""
-_MOST_MAPS_BYTES = 8 << 20
-"""Most bytes of a maps file: some 80,000 mappings."""
 _MOST_KEPT = 262_144
 """Most remembered mappings of all processes: 10 MiB."""
 
@@ -179,7 +177,7 @@ def _read_maps(pid: Pid) -> _Maps:
     maps = _Maps(now_s, array("Q"), array("Q"), [], array("Q"), _code_size(pid), now_s)
     names: dict[str, str] = {}
     try:
-        for code_mapping in code_mappings(bounded.lines(f"/proc/{pid}/maps", _MOST_MAPS_BYTES)):
+        for code_mapping in code_mappings(bounded.maps(pid)):
             name = basename(code_mapping.path)[:32]
             # anything before the mapping of a file's beginning belongs to another mapping: modulo,
             # as for addresses

@@ -101,7 +101,7 @@ class PtracedThread:
 
     def _call_instruction(self) -> int:
         """Address of an instruction that makes a system call, in the code that the kernel maps into every process."""
-        for line in bounded.lines(f"/proc/{self._pid}/maps"):
+        for line in bounded.maps(self._pid):
             if line.endswith("[vdso]"):
                 first, last = (int(word, 16) for word in line.split(maxsplit=1)[0].split("-"))
                 found = os.pread(self._memory, last - first, first).find(_SYSCALL)

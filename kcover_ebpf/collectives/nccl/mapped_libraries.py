@@ -24,8 +24,6 @@ LIBRARIES = ("libnccl.so", "librccl.so")
 HOSTS = ("libtorch_cuda", "libtorch_hip", "libtensorflow", "xla_cuda_plugin", "pjrt_c_api_gpu")
 """Name prefixes of libraries that may have NCCL linked into them."""
 _KNOWN_COUNT = 32
-_MOST_MAPS_BYTES = 8 << 20
-"""Most bytes read of a maps file: some 80,000 mappings."""
 _MOST_CANDIDATES = 16
 """Most libraries opened for one process; a process may give any file such a name."""
 
@@ -64,7 +62,7 @@ def candidates(lines: Iterable[str], names: tuple[str, ...]) -> list[MappedFile]
 def mapped(pid: Pid, names: tuple[str, ...]) -> list[MappedFile]:
     """The candidate files of a process; raises `NoLibrary`. May block."""
     try:
-        return candidates(bounded.lines(procfs.PROC / str(pid) / "maps", _MOST_MAPS_BYTES), names)
+        return candidates(bounded.maps(pid, procfs.PROC), names)
     except OSError as error:
         raise NoLibrary(f"its mappings are unreadable ({error.strerror})") from error
 

@@ -1,10 +1,18 @@
 """Return addresses are distinguished from other words of a stack; kernel stacks are read."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kcover_ebpf.host.stack_frames import follows_call, parse_kernel_stack
+from kcover_ebpf.host import bounded
+from kcover_ebpf.host.proc_text import code_mappings
+from kcover_ebpf.host.stack_frames import follows_call, parse_kernel_stack, return_addresses
+from kcover_ebpf.ids import Pid, Tid
+from tests.waiting import until
 
 # what objdump shows of real code: eight bytes that end where a call returns to
 CALLS = {
@@ -50,6 +58,41 @@ def test_follows_call__a_direct_call_is_one_wherever_it_leads(code: bytes) -> No
 @example(bytes.fromhex("e811223344"), "x86_64")
 def test_follows_call__fewer_than_eight_bytes_are_no_call(before: bytes, machine: str) -> None:
     assert not follows_call(before, machine)
+
+
+MANY_MAPPINGS = """
+import ctypes, time
+libc = ctypes.CDLL(None)
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+libc.mmap.restype = ctypes.c_void_p
+for number in range(25000):
+    libc.mmap(None, 4096, 1 + number % 2 * 2, 0x22, -1, 0)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.needs("root")
+def test_return_addresses__of_a_process_with_many_mappings_are_those_of_libraries_too() -> None:
+    """The kernel lists mappings by address, and so the libraries last."""
+    command = [sys.executable, "-c", MANY_MAPPINGS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        pid, machine = Pid(child.pid), os.uname().machine
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"ready\n"
+            until(lambda: len(return_addresses(pid, Tid(pid), machine)) > 1)
+            lines = list(bounded.maps(pid))
+            libc = [found for found in code_mappings(lines) if "libc.so" in found.path]
+            inside = [
+                address
+                for address in return_addresses(pid, Tid(pid), machine)[1:]
+                if any(found.start < address < found.end for found in libc)
+            ]
+        finally:
+            child.kill()
+    assert sum(map(len, lines)) > bounded.MOST_BYTES
+    assert inside
 
 
 def test_parse_kernel_stack__a_kernel_stack_loses_the_entry_and_keeps_modules() -> None:
