@@ -59,10 +59,8 @@ class Mount:
         """False if it was unmounted meanwhile, or if another mount above it hides it: no path leads to it."""
         try:
             os.close(os.open(self.path, os.O_PATH | os.O_CLOEXEC))
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError:
-            return True
+        except OSError as error:
+            return not isinstance(error, FileNotFoundError | NotADirectoryError)
         return True
 
     def judged(self, finding: CheckFinding) -> CheckFinding:

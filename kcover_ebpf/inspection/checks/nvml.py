@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kcover_ebpf.devices.inventory import pci
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
 
 _GET_BINDING = "pip install kcover-ebpf[gpu]"
 _GET_LIBRARY = "install NVIDIA's driver, or run where the host's files are visible"
+_MAY = (
+    "set agent.privileged: true, and restart an agent that is older than the driver; or run kcover-ebpf inspect on the "
+    "node itself"
+)
+_CONTROL = "dev/nvidiactl"
 _PAUSE_S = 1.0
 """Seconds between two readings of a counter. NVIDIA's limit for PCIe replays is 8 a minute; one per
 second exceeds it."""
@@ -40,11 +47,24 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
 
 
 def _refused(options: InspectionOptions, error: str) -> Iterator[CheckFinding]:
-    if gpus := pci.nvidia_gpus(options.root):
+    if _is_out_of_reach(options.root):
+        yield unknown(f"NVML: {error}; the GPUs' device files are on the host, not here", _MAY)
+    elif gpus := pci.nvidia_gpus(options.root):
         text = f"NVML cannot be used, with {len(gpus)} GPU(s) on the PCI bus: {error}"
         yield failed(text, "load NVIDIA's driver, or see in dmesg why it failed")
     else:
         yield unknown(f"NVML: {error}", _GET_LIBRARY)
+
+
+def _is_out_of_reach(root: Path) -> bool:
+    """Whether the host has the driver's device file, but our container has not, or may not open it."""
+    if not (root / _CONTROL).exists():
+        return False
+    try:
+        os.close(os.open(f"/{_CONTROL}", os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return isinstance(error, FileNotFoundError | PermissionError)
+    return False
 
 
 def _examine(nvml: Any, options: InspectionOptions) -> Iterator[CheckFinding]:

@@ -88,6 +88,21 @@ def test_inspection_nvml__a_virtual_function_of_a_gpu_is_none_that_nvml_lacks(
     assert answer(library, host)[4] == [["0000:5d:00.0", "pass"], ["0000:5e:00.0", "pass"]]
 
 
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="needs a machine without a GPU")
+def test_inspection_nvml__devices_that_our_container_lacks_are_no_fault_of_the_node(
+    library: Path, host: Path
+) -> None:
+    """As of an agent that is not privileged, which may load the host's library."""
+    failing = "init -1 error 9\n"
+    assert answer(library, host, failing)[0] == "fail", "the driver has no files on the host either"
+    (host / "dev").mkdir()
+    (host / "dev/nvidiactl").touch()
+    result, evidence, advice, _ = examine(library, host, failing)
+    assert result == "unknown"
+    assert "are on the host, not here" in evidence[0]
+    assert "agent.privileged: true" in advice
+
+
 def test_inspection_nvml__healthy_gpus(library: Path, host: Path) -> None:
     result, evidence, advice, _ = examine(library, host)
     assert (result, advice) == ("pass", "")
