@@ -11,12 +11,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.host import sysfs
+from kcover_ebpf.host.proc_text import split_stat
 
 _ROOTS = (".", "run/nvidia/driver")
 """Relative to the host's root: the host itself, and the driver container of NVIDIA's GPU operator."""
 _FOLDERS = ("usr/bin", "usr/local/bin", "usr/sbin", "usr/local/sbin", "bin", "sbin")
 _GKE = "home/kubernetes/bin/nvidia"
 _OF_FIRST = Path("/proc/1/root")
+_KTHREADD = "2"
+"""Process that starts all other threads of the kernel (init/main.c, rest_init)."""
+KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD, include/linux/sched.h."""
+_FLAGS = 6
 _MOST_LINKS = 8
 """Most links from a name to its file; Debian's alternatives have two."""
 
@@ -36,6 +43,12 @@ def host_root() -> Path:
     Its sysfs shows the host's network interfaces and RDMA devices; ours shows those of our network namespace.
     """
     return _OF_FIRST if os.access(_OF_FIRST / "proc/1", os.R_OK) else Path("/")
+
+
+def shows_processes(host: Path) -> bool:
+    """Whether the host's processes are visible below its root: only its pid namespace has threads of the kernel."""
+    words = split_stat(sysfs.text(host / "proc" / _KTHREADD / "stat"))[1]
+    return len(words) > _FLAGS and bool(int(words[_FLAGS]) & KERNEL_THREAD)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.host import sysfs
+from kcover_ebpf.host import host_programs, sysfs
+from kcover_ebpf.host.host_programs import KERNEL_THREAD
 from kcover_ebpf.host.proc_text import split_stat
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, passed, unknown, warned
 from kcover_ebpf.tunables.inspection import STUCK_THREAD_S
 
-_KERNEL_THREAD = 0x00200000
-"""PF_KTHREAD, include/linux/sched.h: some kernel threads legitimately sleep like this."""
 _STAT_BYTES = 1024
 """Most bytes of a line of stat: 52 numbers and a name."""
 _STATE_BYTES = 64
@@ -48,10 +47,10 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
         yield warned(f"{len(stuck)} threads are in D", "")
     if stuck:
         return
-    if any(map(str.isdecimal, _names(f"{options.root}/proc"))):
+    if host_programs.shows_processes(options.root):
         yield passed(f"no thread is in D for {STUCK_THREAD_S:g} s")
     else:
-        yield unknown("no process is visible", "run in the PID namespace of the host (hostPID)")
+        yield unknown("the host's processes are not visible", "run in its PID namespace (hostPID)")
 
 
 def _advice(channel: str) -> str:
@@ -75,12 +74,12 @@ def _sleepers(root: Path) -> Iterator[_Sleeper]:
 
 
 def _in_d(pid: str, proc: int) -> Iterator[str]:
-    """The threads of a program that are in state D; none of a kernel thread.
+    """The threads of a program that are in state D; none of a kernel thread, some of which sleep like this rightly.
 
     For a single thread the state of its process is read.
     """
     fields = split_stat(_start(f"{pid}/stat", proc, _STAT_BYTES).decode(errors="replace"))[1]
-    if len(fields) < 18 or int(fields[6]) & _KERNEL_THREAD:
+    if len(fields) < 18 or int(fields[6]) & KERNEL_THREAD:
         return
     if fields[17] == "1":
         yield from [pid] if fields[0] == "D" else []
@@ -138,7 +137,7 @@ def _state(folder: str) -> _Sleeper | None:
     except OSError:
         return None
     name, fields = split_stat(text)
-    if len(fields) < 7 or fields[0] != "D" or int(fields[6]) & _KERNEL_THREAD:
+    if len(fields) < 7 or fields[0] != "D" or int(fields[6]) & KERNEL_THREAD:
         return None
     lines = sysfs.text(Path(folder) / "status").splitlines()
     switches = "\n".join(line for line in lines if "ctxt_switches" in line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kcover_ebpf.devices.inventory import pci
-from kcover_ebpf.host import sysfs
+from kcover_ebpf.host import host_programs, sysfs
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 
@@ -63,6 +63,9 @@ def _fabric_manager(options: InspectionOptions) -> CheckFinding:
     names = map(sysfs.text, (options.root / "proc").glob("[0-9]*/comm"))
     if _FABRIC_MANAGER in names:
         return passed("the fabric manager runs")
+    if not host_programs.shows_processes(options.root):
+        text = "whether the fabric manager runs is not known: the host's processes are not visible"
+        return unknown(text, "run in its PID namespace (hostPID)")
     return failed(
         "NVSwitches are on the bus, but the fabric manager does not run",
         "systemctl start nvidia-fabricmanager; its version must be the driver's",

@@ -31,6 +31,11 @@ def pci_device(
     return folder
 
 
+def kernel_thread(root: Path) -> None:
+    """The one that only the host's own pid namespace has."""
+    write(root / "proc/2/stat", f"2 (kthreadd) S 0 0 0 0 -1 {0x00200000} {'0 ' * 10}1 0")
+
+
 def tool(folder: Path, name: str, script: str) -> None:
     """A program of the shell."""
     folder.mkdir(parents=True, exist_ok=True)

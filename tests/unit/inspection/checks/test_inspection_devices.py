@@ -11,12 +11,21 @@ from kcover_ebpf.inspection.checks import links, modules, pcie, rdma
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check
 from kcover_ebpf.inspection.schedule import scheduled
-from tests.unit.support.inspection_hosts import GPU, NIC, SWITCH, found, pci_device, write
+from tests.unit.support.inspection_hosts import (
+    GPU,
+    NIC,
+    SWITCH,
+    found,
+    kernel_thread,
+    pci_device,
+    write,
+)
 
 ALL_MODULES = ("nvidia", "nvidia_uvm", "nvidia_peermem", "gdrdrv")
 
 
 def load_modules(root: Path, *names: str, state: str = "Live") -> None:
+    kernel_thread(root)
     write(root / "proc/modules", "\n".join(f"{name} 1 0 - {state} 0x0" for name in names))
 
 
@@ -46,6 +55,18 @@ def test_inspection_devices__modules_that_are_missing(
     one = found(modules.CHECK, tmp_path)
     assert one.result is result
     assert words in one.evidence
+
+
+def test_inspection_devices__a_fabric_manager_that_our_container_does_not_see(
+    tmp_path: Path,
+) -> None:
+    pci_device(tmp_path, "0000:5d:00.0")
+    pci_device(tmp_path, "0000:c0:00.0", SWITCH)
+    load_modules(tmp_path, *ALL_MODULES)
+    (tmp_path / "proc/2/stat").unlink()
+    write(tmp_path / "proc/1/comm", "sh")
+    one = found(modules.CHECK, tmp_path)
+    assert (one.result, "hostPID" in one.advice) == (Result.UNKNOWN, True)
 
 
 def test_inspection_devices__modules_that_only_slow_a_job_down(tmp_path: Path) -> None:

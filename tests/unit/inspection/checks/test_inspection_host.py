@@ -82,9 +82,7 @@ def test_inspection_host__storage_that_is_gone(tmp_path: Path) -> None:
     assert one.evidence == "/data (nfs4, filer:/export): no answer: Stale file handle"
 
 
-def test_inspection_host__what_another_mount_hides_is_no_storage_that_is_gone(
-    tmp_path: Path,
-) -> None:
+def test_inspection_host__what_another_mount_hides_is_not_gone(tmp_path: Path) -> None:
     """It stays in the list of mounts; nor is it one that was unmounted meanwhile."""
     mount(tmp_path, "23 1 254:0 / / rw - ext4 /dev/vda rw", NFS, xfs("/disk"))
     for check in (storage.CHECK, space.INODES_CHECK):
@@ -363,7 +361,7 @@ def test_inspection_host__threads_of_the_kernel_and_single_threads_cost_no_readi
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     thread(tmp_path, 41, "S")
-    thread(tmp_path, 42, "S", flags=0x00200000)
+    thread(tmp_path, 2, "S", flags=0x00200000)
     thread(tmp_path, 44, "S", process=43)
     opened, real = list[str](), os.open
 
@@ -373,19 +371,21 @@ def test_inspection_host__threads_of_the_kernel_and_single_threads_cost_no_readi
 
     monkeypatch.setattr(os, "open", watched)
     assert found(d_state.CHECK, tmp_path).result is PASS
-    assert sorted(opened[1:]) == ["41/stat", "42/stat", "43/stat", "43/task", "44/stat"]
+    assert sorted(opened[1:]) == ["2/stat", "41/stat", "43/stat", "43/task", "44/stat"]
 
 
 def test_inspection_host__threads_that_are_not_stuck(tmp_path: Path) -> None:
     thread(tmp_path, 41, "S")
-    thread(tmp_path, 42, "D", flags=0x00200000)  # of the kernel
+    thread(tmp_path, 2, "D", flags=0x00200000)  # of the kernel
     thread(tmp_path, 43, "D")
 
     def pause(_: float) -> None:
         thread(tmp_path, 43, "D", switches=6)  # it ran since
 
     assert found(d_state.CHECK, tmp_path, pause=pause).result is PASS
-    assert found(d_state.CHECK, tmp_path / "nowhere").result is UNKNOWN
+    thread(tmp_path, 43, "S")
+    (tmp_path / "proc/2/stat").unlink()  # as in a container with a pid namespace of its own
+    assert found(d_state.CHECK, tmp_path).result is UNKNOWN
 
 
 def test_inspection_host__peers(tmp_path: Path) -> None:
