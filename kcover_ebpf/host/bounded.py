@@ -15,7 +15,7 @@ from kcover_ebpf.host import over_bounds
 MOST_BYTES = 1 << 20
 """Most bytes of one file: enough for a process with 5,000 mappings, mounts or watched descriptors."""
 MOST_MAPS_BYTES = 8 << 20
-"""Most bytes of a maps file: some 80,000 mappings. It is sorted by address: the libraries and the vDSO are at its end."""
+"""Most bytes of a maps file: some 80,000 mappings. It is sorted by address, and the libraries are at its end."""
 _CHUNK_BYTES = 64 << 10
 
 

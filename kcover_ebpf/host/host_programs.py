@@ -22,7 +22,7 @@ _OF_FIRST = Path("/proc/1/root")
 _KTHREADD = "2"
 """Process that starts all other threads of the kernel (init/main.c, rest_init)."""
 KERNEL_THREAD = 0x00200000
-"""PF_KTHREAD, include/linux/sched.h."""
+"""Flag of a thread of the kernel: PF_KTHREAD in include/linux/sched.h."""
 _FLAGS = 6
 _MOST_LINKS = 8
 """Most links from a name to its file; Debian's alternatives have two."""

@@ -15,7 +15,9 @@ from kcover_ebpf.host.proc_text import mountinfo, unescaped
 from kcover_ebpf.inspection.result import CheckFinding
 
 _DISK = frozenset({"bcachefs", "btrfs", "ext3", "ext4", "f2fs", "xfs", "zfs"})
-_NETWORK = frozenset({"9p", "beegfs", "ceph", "cifs", "fuse", "gpfs", "lustre", "nfs", "nfs4", "smb3", "virtiofs", "wekafs"})  # fmt: skip
+_NETWORK = frozenset({
+    "9p", "beegfs", "ceph", "cifs", "fuse", "gpfs", "lustre", "nfs", "nfs4", "smb3", "virtiofs", "wekafs",
+})  # fmt: skip
 """Clients in user space that name no subtype are plain "fuse", such as those for S3 and Azure Blob; the others
 "fuse.NAME"."""
 _READ_ONLY = frozenset({"ro", "emergency_ro"})

@@ -74,7 +74,7 @@ def _sleepers(root: Path) -> Iterator[_Sleeper]:
 
 
 def _in_d(pid: str, proc: int) -> Iterator[str]:
-    """The threads of a program that are in state D; none of a kernel thread, some of which sleep like this rightly.
+    """The threads of a program that are in state D; none of the kernel, of which some may sleep so.
 
     For a single thread the state of its process is read.
     """

@@ -114,8 +114,8 @@ CHECK = Check(
     20.0,
     "GPUs on the PCI bus that NVML does not have; per GPU: recovery action, uncorrected ECC errors, row "
     "remapping, retired pages, PCIe width and generation, PCIe replays, NVLinks fewer than other "
-    "GPUs of the model have, NVLink errors, throttling by heat or power, a low SM clock without a reason, lowered power "
-    "limit, temperature, state and health of the fabric, persistence and ECC mode",
+    "GPUs of the model have, NVLink errors, throttling by heat or power, a low SM clock without a reason, lowered "
+    "power limit, temperature, state and health of the fabric, persistence and ECC mode",
     "NVML (`pynvml`)",
     find,
 )

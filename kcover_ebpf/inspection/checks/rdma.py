@@ -135,7 +135,8 @@ CHECK = Check(
     Cost.LIGHT,
     10.0,
     "each port, except of virtual functions (SR-IOV), is ACTIVE unless it was switched off (only a warning on Ethernet "
-    "without a link since the boot), as fast as others of its model, and its error counters do not grow within a second",
+    "without a link since the boot), as fast as others of its model, and its error counters do not grow within a "
+    "second",
     "`/sys/class/infiniband`",
     find,
 )

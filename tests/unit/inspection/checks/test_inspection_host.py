@@ -384,7 +384,7 @@ def test_inspection_host__threads_that_are_not_stuck(tmp_path: Path) -> None:
 
     assert found(d_state.CHECK, tmp_path, pause=pause).result is PASS
     thread(tmp_path, 43, "S")
-    (tmp_path / "proc/2/stat").unlink()  # as in a container with a pid namespace of its own
+    (tmp_path / "proc/2/stat").unlink()  # as in a pid namespace other than the host's
     assert found(d_state.CHECK, tmp_path).result is UNKNOWN
 
 
