@@ -57,7 +57,7 @@ CONTROLLER = (
 )
 AT_HOME = {
     # Its own lease (an admission policy says which that is).
-    "agent": permissions("coordination.k8s.io", "leases", "create patch list"),
+    "agent": permissions("coordination.k8s.io", "leases", "create patch list delete"),
     # The lease that leads, by its name but for `create`; those of the agents.
     "controller": permissions(
         "coordination.k8s.io", "leases", "create get update delete list watch"

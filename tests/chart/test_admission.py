@@ -7,6 +7,7 @@ import yaml
 
 from kcover_ebpf.api import agent_lease
 from kcover_ebpf.api.agent_lease import AgentLease
+from kcover_ebpf.api.fault_report import PodRef
 from testbed.driver.control_plane import User
 from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed
 
@@ -150,8 +151,9 @@ def test_no_other_user_writes_the_health_of_a_node(installed: Installed, root: U
     assert installed.agent("n2").ask("DELETE", f"{HEALTHS}/n2?dryRun=All").code == 403
 
 
-def lease(node: str) -> dict[str, Any]:
-    return agent_lease.object_of(AgentLease(node, 1000.0, 45, frozenset({7})))
+def lease(node: str, pod_uid: str = "3f1c") -> dict[str, Any]:
+    pod = PodRef(f"kcover-{node}", pod_uid)
+    return agent_lease.object_of(AgentLease(node, 1000.0, 45, frozenset({7})), pod)
 
 
 def test_an_agent_writes_its_own_lease_alone(installed: Installed, root: User) -> None:
@@ -160,6 +162,7 @@ def test_an_agent_writes_its_own_lease_alone(installed: Installed, root: User) -
     made = agent.ask("POST", leases, lease("n1"))
     assert made.code == 201, made.message
     assert agent.merge(f"{leases}/agent.n1", lease("n1")).code == 200
+    assert agent.merge(f"{leases}/agent.n1", lease("n1", "8e2a")).code == 200, "of its next pod"
     assert agent.ask("GET", f"{leases}?limit=1").body["metadata"].keys() >= {"resourceVersion"}
     leads = {"kind": "Lease", "apiVersion": agent_lease.API_VERSION, "spec": {}}
     leads["metadata"] = {"name": f"{FULLNAME}-controller"}
@@ -175,8 +178,11 @@ def test_an_agent_writes_its_own_lease_alone(installed: Installed, root: User) -
     assert (refused.code, "(its token names none)" in refused.message) == (403, True)
     for user in (root, installed.controller()):
         assert user.merge(f"{leases}/agent.n1", mine).code == 403
-    for user in (agent, installed.controller()):
+    for user in (installed.agent("n2"), installed.controller()):
         assert user.ask("DELETE", f"{leases}/agent.n1?dryRun=All").code == 403
+    assert agent.ask("DELETE", f"{leases}/{FULLNAME}-controller?dryRun=All").code == 403
+    for user in (agent, root):
+        assert user.ask("DELETE", f"{leases}/agent.n1?dryRun=All").code == 200
 
 
 def test_without_the_policy_agents_have_no_lease(helm: Helm) -> None:
