@@ -39,12 +39,16 @@ _NAME = (
     r"|secret[_-]?keys?|private[_-]?keys?|account[_-]?key|encryption[_-]?key|webhook)(?:[_-](?:id|key|value|b64|base64))?"
 )
 _NAMED = rf"(?i)({_NAME}\\*[\"']?\s*(?:=>|[=:])\s*){_VALUE}"
+_VARIABLE = rf"(\b[A-Z][A-Z0-9]*_(?:PASS|PWD|PW)\\*[\"']?\s*(?:=>|[=:])\s*){_VALUE}"
+"""Capitals alone: a forward pass has numbers that explain a fault."""
+_COOKIE = r"(?i)(cookie\\*[\"']?\s*[=:]\s*\\*[\"']?)([^\"'\\\n]+)"
+_USER = r"(\bcurl\b[^\n]*?\s(?:-[uU]|--(?:proxy-)?user)[\s=]*[\"']?[^\s:\"']*:)([^\s\"'\\]+)"
 _ARGUMENT = rf"(?i)(--?[\w-]*{_NAME}\s+){_VALUE}"
 _NOTHING = re2.compile(r"(?i)\\*[\"']?(?:none|null|true|false|\*+|\[masked\].*)\\*[\"']?[\])}]*")
 _NUMBER = re2.compile(r"(?i)[\[(]*[-+]?[\d.,_]+(?:e[-+]?\d+)?[kmbt]?(?:/s)?[\])}]*")
 
 _WHOLE = tuple(map(re2.compile, (_PRIVATE_KEY, "|".join(_FORMS))))
-_AFTER = tuple(map(re2.compile, (_SIGNED, _HEADER, _NAMED, _ARGUMENT)))
+_AFTER = tuple(map(re2.compile, (_SIGNED, _HEADER, _NAMED, _VARIABLE, _COOKIE, _USER, _ARGUMENT)))
 _ADDRESS = re2.compile(f"(?i){_IN_ADDRESS}")
 
 

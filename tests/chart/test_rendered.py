@@ -143,3 +143,8 @@ def test_what_reads_folders_of_the_host_may_do_so_under_selinux(
     for context in contexts.values():
         selinux = {} if context.get("privileged") else {"level": "s0", "type": "spc_t"}
         assert context.get("seLinuxOptions", {}) == selinux
+
+
+def test_values_that_a_parent_chart_hands_on_are_accepted(render: Render) -> None:
+    """Helm hands the parent's values below the name of a dependency to it, with the condition of the dependency."""
+    assert render({"enabled": True, "global": {"imageRegistry": "registry.example"}}) == render()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.archive.incident_archive import Archive, packed, unpacked
-from kcover_ebpf.errors import StoreError
+from kcover_ebpf.errors import StoreError, UsageError
 from kcover_ebpf.output import archives
 from kcover_ebpf.output.bundles import bundle_name, write_bundle
 from kcover_ebpf.stores.uploader import Uploader, UploadMetrics, UploadResult
@@ -109,6 +110,21 @@ def test_uploader__a_part_that_the_store_refuses_holds_up_no_other(node: Node) -
     node.keep(4)
     uploader.turn()
     assert (len(node.store.kept), uploader.waiting) == (3, 1)
+
+
+def test_uploader__a_part_that_cannot_be_read_now_is_copied_later(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_descriptors(_: Path) -> dict[str, bytes]:
+        raise UsageError("cannot read it") from OSError(errno.EMFILE, "Too many open files")
+
+    node.keep(1)
+    uploader = node.uploader()
+    with monkeypatch.context() as context:
+        context.setattr(archives, "read_files", no_descriptors)
+        assert uploader.turn() == RETRY_S
+    uploader.turn()
+    assert node.results == [UploadResult.FAILED, UploadResult.COPIED]
 
 
 def _bug_report(node: Node) -> None:
