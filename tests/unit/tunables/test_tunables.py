@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,17 @@ def without_reason(text: str) -> list[str]:
     ]
 
 
+@cache
+def imported_names() -> dict[str, set[str]]:
+    """By module: what any module of the package imports from it."""
+    found: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                found.setdefault(node.module, set()).update(alias.name for alias in node.names)
+    return found
+
+
 @pytest.mark.parametrize("module", ELSEWHERE, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_tunables__no_tunable_is_elsewhere(module: Path) -> None:
     found = scattered(str(module.relative_to(PACKAGE)), module.read_text())
@@ -113,13 +125,7 @@ def test_tunables__every_tunable_is_read(module: Path) -> None:
         for name, _ in assigned(node)
         if not name.startswith("_")
     }
-    read = {
-        alias.name
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and node.module == f"kcover_ebpf.tunables.{module.stem}"
-        for alias in node.names
-    }
+    read = imported_names().get(f"kcover_ebpf.tunables.{module.stem}", set())
     assert names - read == set()
 
 
