@@ -3,7 +3,8 @@
 import ast
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import cache, lru_cache
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ MODULES = sorted(
     for path in (ROOT / tree).rglob("*.py")
 )
 KERNEL_HALF = sorted((ROOT / "bpf").glob("*.[ch]"))
-TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 CHECKS = {"raises", "fail", "warns", "until", "wait_until"}
 """What fails by itself when what it waits for does not come, beside helpers that are called assert_*."""
 MAX_FILE_LINES = 400
@@ -39,6 +39,12 @@ EXEMPT: dict[str, str] = {
 }
 
 
+@lru_cache(maxsize=1)
+def nodes(text: str) -> list[ast.AST]:
+    """Of the file that all rules are applied to before the next one: all trees at once need much memory."""
+    return list(ast.walk(ast.parse(text)))
+
+
 def function_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Lines of the function, its docstring left out."""
     end = node.end_lineno or node.lineno
@@ -52,7 +58,7 @@ def too_long(name: str, text: str) -> list[str]:
     found = []
     if (lines := len(text.splitlines())) > MAX_FILE_LINES:
         found.append(f"{name}: {lines} lines")
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         most = MAX_TEST_LINES if node.name.startswith("test_") else MAX_FUNCTION_LINES
@@ -61,17 +67,37 @@ def too_long(name: str, text: str) -> list[str]:
     return [entry for entry in found if entry.rpartition(":")[0] not in EXEMPT]
 
 
-def found_in(paths: Iterable[Path], rule: Callable[[str], list[str]]) -> dict[str, list[str]]:
-    """What a rule finds, by file."""
-    found = {str(path.relative_to(ROOT)): rule(path.read_text()) for path in paths}
+Rule = Callable[[str, str], list[str]]
+
+
+@cache
+def found_by_rule() -> dict[Rule, dict[str, list[str]]]:
+    """What each rule for modules finds, by file."""
+    found = {
+        rule: dict[str, list[str]]() for rule in (too_long, *OF_TESTS, without_unit, our_names)
+    }
+    for path in MODULES:
+        name, text = str(path.relative_to(ROOT)), path.read_text()
+        rules = [too_long]
+        if path.is_relative_to(PACKAGE):
+            rules.append(our_names)
+        if path.is_relative_to(ROOT / "tests") and path.name.startswith("test_"):
+            rules += OF_TESTS
+            rules += [without_unit] if path.is_relative_to(ROOT / "tests/unit") else []
+        for rule in rules:
+            found[rule][name] = rule(name, text)
+    return found
+
+
+def found_by(rule: Rule) -> dict[str, list[str]]:
+    """What a rule finds, by file in which it finds something."""
+    found = found_by_rule()[rule]
     assert found
     return {name: entries for name, entries in found.items() if entries}
 
 
 def test_house_rules__files_and_functions_are_short() -> None:
-    assert MODULES
-    names = [str(module.relative_to(ROOT)) for module in MODULES]
-    assert [text for name in names for text in too_long(name, (ROOT / name).read_text())] == []
+    assert found_by(too_long) == {}
 
 
 def test_house_rules__the_changelog_and_the_measurements_are_short() -> None:
@@ -101,11 +127,11 @@ def test_house_rules__the_rule_sees_a_long_file_and_a_long_function(
     assert too_long("b.py", "x = 1\n" * 401) == []
 
 
-def cannot_fail(text: str) -> list[str]:
+def cannot_fail(_: str, text: str) -> list[str]:
     """Tests that check nothing: no assert, no raise, and no helper whose name says that it checks."""
     return [
         node.name
-        for node in ast.walk(ast.parse(text))
+        for node in nodes(text)
         if isinstance(node, ast.FunctionDef)
         and node.name.startswith("test_")
         and not any(_is_check(other_node) for other_node in ast.walk(node))
@@ -120,7 +146,7 @@ def _is_check(node: ast.AST) -> bool:
 
 
 def test_house_rules__every_test_can_fail() -> None:
-    assert found_in(TESTS, cannot_fail) == {}
+    assert found_by(cannot_fail) == {}
 
 
 @pytest.mark.parametrize(
@@ -136,14 +162,14 @@ def test_house_rules__every_test_can_fail() -> None:
 )
 def test_cannot_fail__a_test_without_a_check(body: str, found: list[str]) -> None:
     indented = body.replace("\n", "\n    ")
-    assert cannot_fail(f"def test_a():\n    {indented}\n") == found
+    assert cannot_fail("", f"def test_a():\n    {indented}\n") == found
 
 
-def may_check_nothing(text: str) -> list[str]:
+def may_check_nothing(_: str, text: str) -> list[str]:
     """Tests whose checks are all behind a condition, or in a loop that may have no turn."""
     return [
         node.name
-        for node in ast.walk(ast.parse(text))
+        for node in nodes(text)
         if isinstance(node, ast.FunctionDef)
         and node.name.startswith("test_")
         and not _surely_checks(node.body)
@@ -185,7 +211,7 @@ def _has_a_turn(loop: ast.expr) -> bool:
 
 
 def test_house_rules__every_test_checks_something_whatever_happens() -> None:
-    assert found_in(TESTS, may_check_nothing) == {}
+    assert found_by(may_check_nothing) == {}
 
 
 @pytest.mark.parametrize(
@@ -205,14 +231,14 @@ def test_house_rules__every_test_checks_something_whatever_happens() -> None:
 )
 def test_may_check_nothing__conditions_and_loops(body: str, found: list[str]) -> None:
     indented = body.replace("\n", "\n    ")
-    assert may_check_nothing(f"def test_a():\n    {indented}\n") == found
+    assert may_check_nothing("", f"def test_a():\n    {indented}\n") == found
 
 
-def limits_of_clocks(text: str) -> list[str]:
+def limits_of_clocks(_: str, text: str) -> list[str]:
     """Assertions that something took less than a time, by a clock that runs on while others have the processor."""
     return [
         ast.unparse(node.test)
-        for node in ast.walk(ast.parse(text))
+        for node in nodes(text)
         if isinstance(node, ast.Assert)
         for part in ast.walk(node.test)
         if isinstance(part, ast.Compare)
@@ -222,7 +248,7 @@ def limits_of_clocks(text: str) -> list[str]:
 
 
 def test_house_rules__no_test_limits_how_long_something_takes() -> None:
-    assert found_in(TESTS, limits_of_clocks) == {}
+    assert found_by(limits_of_clocks) == {}
 
 
 @pytest.mark.parametrize(
@@ -237,14 +263,14 @@ def test_house_rules__no_test_limits_how_long_something_takes() -> None:
     ],
 )
 def test_limits_of_clocks__upper_limits_alone(line: str, is_limit: bool) -> None:
-    assert bool(limits_of_clocks(line)) is is_limit
+    assert bool(limits_of_clocks("", line)) is is_limit
 
 
-def imported_tests(text: str) -> list[str]:
+def imported_tests(_: str, text: str) -> list[str]:
     """Modules of tests from which a module imports: what two tests need belongs into a helper."""
     modules = [
         name
-        for node in ast.walk(ast.parse(text))
+        for node in nodes(text)
         if isinstance(node, ast.ImportFrom | ast.Import)
         for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [])
         + [alias.name for alias in node.names]
@@ -253,14 +279,14 @@ def imported_tests(text: str) -> list[str]:
 
 
 def test_house_rules__no_test_imports_another() -> None:
-    assert found_in(TESTS, imported_tests) == {}
+    assert found_by(imported_tests) == {}
 
 
 def test_imported_tests__relative_absolute_and_whole_modules() -> None:
     text = (
         "from .test_a import b\nfrom tests.unit import test_c\nimport test_d\nfrom x import tests\n"
     )
-    assert imported_tests(text) == ["test_a", "test_c", "test_d"]
+    assert imported_tests("", text) == ["test_a", "test_c", "test_d"]
 
 
 def test_house_rules__a_class_has_a_name_of_its_own_in_the_package() -> None:
@@ -286,23 +312,25 @@ def test_house_rules__a_fake_has_a_name_of_its_own_in_the_tests() -> None:
 
 def test_house_rules__a_name_of_ours_in_kubernetes_is_written_once() -> None:
     """Labels, annotations, taints: whoever needs one imports it. Versions belong to an interface each."""
-    texts = [path.read_text() for path in PACKAGE.rglob("*.py")]
-    names = [
-        name
-        for text in texts
-        for name in re.findall(r"kcover\.io/(?!v\d)[a-z][a-z0-9/-]+", code_of(text))
-    ]
+    names = [name for found in found_by(our_names).values() for name in found]
     assert len(names) > 5
     assert {name: count for name, count in Counter(names).items() if count > 1} == {}
 
 
-def code_of(text: str) -> str:
-    """A module without its docstrings and comments."""
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            node.value = ast.Constant(value=None)
-    return ast.unparse(tree)
+def our_names(_: str, text: str) -> list[str]:
+    """Names of ours in the strings of a module, beside its docstrings."""
+    described = {
+        node.value
+        for node in nodes(text)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    strings = [
+        str(node.value)
+        for node in nodes(text)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
+        if node not in described
+    ]
+    return re.findall(r"kcover\.io/(?!v\d)[a-z][a-z0-9/-]+", "\n".join(strings))
 
 
 def snake(name: str) -> str:
@@ -312,7 +340,7 @@ def snake(name: str) -> str:
 
 def names_in(text: str) -> Iterator[str]:
     """Each function, class and module that a file names."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name):
                 yield name
@@ -327,10 +355,10 @@ def without_unit(name: str, text: str) -> list[str]:
     units = {snake(other_text) for other_text in names_in(text)} | {
         Path(name).stem.removeprefix("test_")
     }
+    module = nodes(text)[0]
+    assert isinstance(module, ast.Module)
     functions = [
-        statement.name
-        for statement in ast.parse(text).body
-        if isinstance(statement, ast.FunctionDef)
+        statement.name for statement in module.body if isinstance(statement, ast.FunctionDef)
     ]
     tests = [
         function.removeprefix("test_") for function in functions if function.startswith("test_")
@@ -340,9 +368,11 @@ def without_unit(name: str, text: str) -> list[str]:
 
 def test_house_rules__a_test_begins_with_what_it_tests() -> None:
     """Pytest prints the name alone; in the other trees it is a scenario of the whole product."""
-    units = (ROOT / "tests/unit").rglob("test_*.py")
-    found = {path.name: without_unit(path.name, path.read_text()) for path in units}
-    assert {name: tests for name, tests in found.items() if tests} == {}
+    assert found_by(without_unit) == {}
+
+
+OF_TESTS: tuple[Rule, ...] = (cannot_fail, may_check_nothing, limits_of_clocks, imported_tests)
+"""Rules for the tests of every tree."""
 
 
 def test_without_unit__a_class_a_function_a_file_and_a_sentence() -> None:
