@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from kcover_ebpf.api.agent_lease import object_of as lease_object
 from kcover_ebpf.api.fault_report import FaultReport, PodRef, ReportedJob
 from kcover_ebpf.api.incident import Phase
 from kcover_ebpf.api.pods import Pod
+from kcover_ebpf.diagnosis.clock import rank_pace
 from kcover_ebpf.diagnosis.clock.pass_slots import next_pause_s, slot_of
 from kcover_ebpf.diagnosis.clock.rank_pace import Paces
 from kcover_ebpf.diagnosis.clock.step_watch import StepWatch
@@ -211,6 +213,13 @@ def test_slow_rank__it_is_one_incident_for_as_long_as_it_is_slow() -> None:
 # ---- simulated
 
 
+@pytest.fixture
+def slots_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each report finds the slots of all passes anew, of 4 nodes or 8 at a time: nearly all the time goes there."""
+    monkeypatch.setattr(rank_pace, "slot_of", cache(slot_of))
+    monkeypatch.setattr(rank_pace, "_letter", cache(rank_pace._letter))
+
+
 @dataclass
 class Node:
     """The agent of a node as far as it watches its ranks, and renews its Lease."""
@@ -294,6 +303,7 @@ class Gang:
         return None
 
 
+@pytest.mark.usefixtures("slots_are_found_once")
 @pytest.mark.parametrize(("nodes", "ranks"), [(2, 1), (2, 4), (4, 2), (8, 1)])
 def test_slow_rank__one_that_is_1_3_times_slower_is_named_within_half_a_minute(
     nodes: int, ranks: int
@@ -311,6 +321,7 @@ def test_slow_rank__one_that_is_1_3_times_slower_is_named_within_half_a_minute(
     assert early <= 1
 
 
+@pytest.mark.usefixtures("slots_are_found_once")
 @pytest.mark.parametrize("exchange", [0.02, 0.3, 0.6])
 def test_slow_rank__in_a_healthy_job_none_is_named(exchange: float) -> None:
     dice = random.Random(5)
