@@ -69,8 +69,8 @@ def code_mappings(lines: Iterable[str]) -> Iterator[CodeMapping]:
     for line in lines:
         part = line.rstrip("\n").split(maxsplit=5)
         if len(part) == 6 and "x" in part[1]:
-            start, end = (int(text, 16) for text in part[0].split("-"))
-            yield CodeMapping(start, end, int(part[2], 16), int(part[4]), part[5])
+            start, end = part[0].split("-")
+            yield CodeMapping(int(start, 16), int(end, 16), int(part[2], 16), int(part[4]), part[5])
 
 
 class MountLine(NamedTuple):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import kcover_ebpf
-from kcover_ebpf.host import blocked_call, bounded, over_bounds, procfs, stack_words
+from kcover_ebpf.host import blocked_call, bounded, over_bounds, proc_text, procfs, stack_words
 from kcover_ebpf.host.stack_words import ProcessMemory
 from kcover_ebpf.ids import Pid
 
@@ -102,9 +102,12 @@ def maps(count: int, *, adjacent: bool) -> list[str]:
 def test_process_memory__mappings_have_an_end(
     adjacent: bool, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded, "lines", lambda *_: iter(maps(5000, adjacent=adjacent)))
+    lines = maps(5000, adjacent=adjacent)
+    monkeypatch.setattr(bounded, "lines", lambda *_: iter(lines))
     memory = ProcessMemory()
     assert len(memory.modules(Pid(1))) == kept
+    mappings = tuple(proc_text.code_mappings(lines))  # the same of every process
+    monkeypatch.setattr(stack_words, "code_mappings", lambda _: mappings)
     for pid in range(2, 400):
         memory.modules(Pid(pid))
     assert memory._kept_count <= stack_words._MOST_KEPT
