@@ -46,7 +46,12 @@ def run_suite(folder: Path, suite: str, expected: str, **environ: str) -> str:
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "--color=no", "-ra"],
         cwd=folder,
-        env={**inherited, "PYTHONPATH": str(skips.ROOT), **environ},
+        env={
+            **inherited,
+            "PYTHONPATH": str(skips.ROOT),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            **environ,
+        },
         capture_output=True,
         text=True,
         check=False,
