@@ -65,7 +65,7 @@ class RuleSet:
 
 
 def _may_need_text(rule: LogRule) -> bool:
-    return rule.anchored and rule.source is Source.CONTAINER
+    return rule.source is Source.CONTAINER and rule.anchored
 
 
 def first_rule(rules: Iterable[LogRule], line: LogLine, source: Source) -> LogRule | None:

@@ -84,6 +84,7 @@ def whole_utf8(block: bytes) -> bytes:
     return block
 
 
+@lru_cache(maxsize=4096)
 def _unanchored(pattern: str) -> str:
     return _PARTS.sub(_without_anchor, pattern)
 
