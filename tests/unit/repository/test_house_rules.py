@@ -73,12 +73,11 @@ Rule = Callable[[str, str], list[str]]
 @cache
 def found_by_rule() -> dict[Rule, dict[str, list[str]]]:
     """What each rule for modules finds, by file."""
-    found = {
-        rule: dict[str, list[str]]() for rule in (too_long, *OF_TESTS, without_unit, our_names)
-    }
+    all_rules = (too_long, *OF_TESTS, without_unit, our_names)
+    found: dict[Rule, dict[str, list[str]]] = {rule: {} for rule in all_rules}
     for path in MODULES:
         name, text = str(path.relative_to(ROOT)), path.read_text()
-        rules = [too_long]
+        rules: list[Rule] = [too_long]
         if path.is_relative_to(PACKAGE):
             rules.append(our_names)
         if path.is_relative_to(ROOT / "tests") and path.name.startswith("test_"):
