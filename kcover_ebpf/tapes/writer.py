@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.kernel import Fact
+from kcover_ebpf.output.log_lines import blame
 from kcover_ebpf.tapes.entries import (
     MOST_LINE_BYTES,
     TAPE,
@@ -64,8 +65,11 @@ class TapeWriter:
         """Write a fact, masked unless names are to be kept."""
         if not self._is_open:
             return
-        kept = fact if self._masks is None else self._masks.of(fact)
-        self._line({"fact": kind_of(type(kept)), **TAPE.encode(kept)})
+        try:
+            kept = fact if self._masks is None else self._masks.of(fact)
+            self._line({"fact": kind_of(type(kept)), **TAPE.encode(kept)})
+        except Exception as error:  # noqa: BLE001 - facts contain what a job wrote
+            self._finish(f"{kind_of(type(fact))} cannot be recorded ({blame(error)})")
 
     def on_reading(self) -> None:
         """Write the mark that threads to read were requested."""
@@ -96,11 +100,13 @@ class TapeWriter:
 
     def close(self) -> None:
         """Write buffered data and close the file; may be called repeatedly."""
-        if not self._is_open:
-            return
+        if self._is_open:
+            self._finish()
+
+    def _finish(self, reason: str = "") -> None:
         self._flush(last=True)
         if self._is_open:
-            self._stop()
+            self._stop(reason)
 
     def _mark(self, mark: Mark) -> None:
         if self._is_open:
