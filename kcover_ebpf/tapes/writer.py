@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -43,10 +44,7 @@ class TapeWriter:
         `on_stop`: called once with the reason if recording ends early.
         """
         try:
-            # without O_NONBLOCK, a FIFO without a reader would block us here, and a slow reader
-            # later
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
-            self._descriptor = os.open(path, flags, 0o600)
+            self._descriptor = _opened(path)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise UsageError(f"cannot record to {path}: {reason}; name another file") from error
@@ -146,3 +144,17 @@ class TapeWriter:
             reason = reason or error.strerror or str(error)
         if reason:
             self._on_stop(reason)
+
+
+def _opened(path: Path) -> int:
+    # without O_NONBLOCK, a FIFO without a reader would block us here, and a slow reader later
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.fchmod(descriptor, 0o600)  # an existing file keeps its own mode otherwise
+            os.ftruncate(descriptor, 0)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
