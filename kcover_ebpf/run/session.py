@@ -274,12 +274,15 @@ class Session:
         assert self._supervisor is not None
         due_s = time.monotonic() + (self._pause_s or 0.0)
         self._pause_s = None
-        while (left_s := due_s - time.monotonic()) > 0:
+        while True:
+            left_s = due_s - time.monotonic()
             if self._signal is not None:
                 return False
             if self._end_s is not None and time.monotonic() >= self._end_s:
                 self._outcome = self._time_over()
                 return False
+            if left_s <= 0:
+                break
             time.sleep(min(left_s, 0.1))
         if self._log is not None:
             self._log.begin()
