@@ -49,6 +49,17 @@ def test_report__a_tape_has_a_page(tmp_path: Path) -> None:
     assert "first sign" not in text
 
 
+def test_report__a_name_in_an_error_cannot_command_the_terminal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    parts = [
+        write_bundle(tmp_path, name, packed(Archive(job)))
+        for name, job in (("a", "ml/llm"), ("b", "\x1b]0;owned\x07"))
+    ]
+    assert cli.main(["report", *map(str, parts)]) == 2
+    assert r"different jobs: \x1b]0;owned\x07, ml/llm" in capfd.readouterr().err
+
+
 def test_report__other_programs_can_read_the_stacks_and_the_timeline(
     folder: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
