@@ -230,7 +230,8 @@ class Session:
         from kcover_ebpf.run import bundle
 
         job, recent, verdict = self._sensor.job, self._recent, decision.verdict
-        taken = bundle.taken(job, verdict, recent.lines, recent.moments, EvidenceTrigger.RUN)
+        trigger, host = EvidenceTrigger.RUN, os.uname().nodename
+        taken = bundle.taken(job, verdict, recent.lines, recent.moments, trigger, host)
         # an announced fault is acted on at once: then only the stacks that were read for the verdict are kept
         is_urgent = verdict.is_announced and decision.act is not Act.SNAPSHOT
         stacks_s = 0.0 if is_urgent else RUN_STACKS_S

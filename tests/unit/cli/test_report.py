@@ -14,6 +14,7 @@ import pytest
 
 from kcover_ebpf import cli
 from kcover_ebpf.archive.incident_archive import Archive, packed
+from kcover_ebpf.cli.report import read
 from kcover_ebpf.output import archives
 from kcover_ebpf.output.bundles import write_bundle
 from tests.unit.support import incident_archives as build
@@ -47,6 +48,12 @@ def test_report__a_tape_has_a_page(tmp_path: Path) -> None:
     assert "it was reported only" in text
     assert text.count('<g class="culprit">') == 1
     assert "first sign" not in text
+
+
+def test_report__a_tape_is_not_of_the_host_that_makes_its_page() -> None:
+    (part,) = read(TAPE).parts
+    assert part.report is not None
+    assert (part.node, part.report.node) == ("host", "host")
 
 
 def test_report__a_name_in_an_error_cannot_command_the_terminal(
