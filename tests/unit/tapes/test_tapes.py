@@ -18,7 +18,6 @@ from kcover_ebpf.cli import main
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.devices import FabricErrors
 from kcover_ebpf.facts.host import CodeSeen, Module
-from kcover_ebpf.facts.inspector import InspectorSeen, SlowCollective, SlowKind
 from kcover_ebpf.facts.kernel import ProcessExit, Tick
 from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.run.replay import Replay
@@ -205,18 +204,6 @@ def test_tape_reader__a_killed_recorder_leaves_what_it_saw_until_then(tmp_path: 
     assert len(list(reader(path.read_bytes()))) == 2 * 25
 
 
-def test_tape_writer__a_file_that_others_may_read_becomes_its_owners(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_text("an older one")
-    path.chmod(0o666)
-    TapeWriter(path, HEADER, pytest.fail).close()
-    assert path.stat().st_mode & 0o777 == 0o600
-    null = Path("/dev/null")
-    mode = null.stat().st_mode
-    TapeWriter(null, HEADER, pytest.fail).close()
-    assert null.stat().st_mode == mode, "only a file's own mode is changed"
-
-
 def test_tape_writer__a_full_disk_ends_the_recording_and_says_so_once() -> None:
     said: list[str] = []
     writer = TapeWriter(Path("/dev/full"), replace(HEADER), said.append)
@@ -267,35 +254,6 @@ def test_tape_writer__memory_is_bounded_and_a_fact_too_long_for_a_line_is_counte
     assert len(entries) == 20_001
     assert isinstance(entries[-1], End)
     assert entries[-1].left_out_count == 1
-
-
-def late(communicator: str, lasts_s: float = 1.0) -> InspectorSeen:
-    slow = SlowCollective(SlowKind.LATE_RANK, communicator, "a", 1, (), 2, 3, lasts_s, 0.1)
-    return InspectorSeen(1, (slow,))
-
-
-@pytest.mark.parametrize("name", ["\ud800", "\udfff\ud800"])
-def test_tape_writer__a_name_that_is_no_text_has_a_pseudonym(tmp_path: Path, name: str) -> None:
-    """As in a file of NCCL Inspector, which the job writes."""
-    writer = TapeWriter(tmp_path / "a", HEADER, pytest.fail)
-    writer.on_fact(late(name))
-    writer.on_fact(late(name))
-    writer.close()
-    first, second = reader((tmp_path / "a").read_bytes())
-    assert first == second
-    assert name not in repr(first)
-
-
-def test_tape_writer__a_fact_that_cannot_be_written_ends_the_recording_only(tmp_path: Path) -> None:
-    said: list[str] = []
-    writer = TapeWriter(tmp_path / "a", HEADER, said.append)
-    writer.on_fact(Tick(1, 1, 0, False))
-    writer.on_fact(late("a", lasts_s=float("nan")))
-    writer.on_fact(Tick(2, 1, 0, False))
-    writer.close()
-    assert len(said) == 1
-    assert said[0].startswith("inspector_seen cannot be recorded (ValueError: ")
-    assert list(reader((tmp_path / "a").read_bytes())) == [Tick(1, 1, 0, False)]
 
 
 @pytest.mark.parametrize("path", ["/nonexistent/a", "/proc/self", "/tmp/\0"])

@@ -78,7 +78,7 @@ def test_coordinator__a_run_that_is_back_before_its_loss_was_noticed_is_admitted
     again.close()
 
 
-class FakeListener:
+class FakeFullListener:
     """A listening socket whose next connections cannot be accepted."""
 
     def __init__(self, listener: socket.socket, failures: int) -> None:
@@ -100,7 +100,7 @@ def test_coordinator__a_connection_that_cannot_be_accepted_is_not_the_last_one()
         listener.listen()
         found = JoinOptions("127.0.0.1", listener.getsockname()[1], 2, SECRET)
         gang = JoinedGang("train", 2, Settings(act=Act.SHUTDOWN, policy=Policy()))
-        failing: Any = FakeListener(listener, failures=2)
+        failing: Any = FakeFullListener(listener, failures=2)
         serving = Coordinator(failing, gang, found)
         serving.start()
         channel, refused = connected(found, HELLO)
