@@ -78,5 +78,8 @@ def _with_hint(error: click.ClickException) -> str:
 
 
 def _fail(name: str, message: str, code: int) -> int:
-    print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
+    from kcover_ebpf.output.formatting import printable
+
+    # names in files and clusters come from jobs, and could command a terminal
+    print(f"{name}: {printable(' '.join(message.split()))}", file=sys.stderr)
     return code

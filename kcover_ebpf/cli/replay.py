@@ -9,6 +9,7 @@ import click
 
 from kcover_ebpf.cli.options import output_option
 from kcover_ebpf.errors import UsageError
+from kcover_ebpf.output.formatting import printable
 from kcover_ebpf.run.out import Out
 from kcover_ebpf.run.replay import Replay
 from kcover_ebpf.run.sinks import Announcer, JsonSink, TextSink
@@ -47,5 +48,7 @@ def replay(file: Path, output: str) -> None:
         sink = JsonSink if output == "json" else TextSink
         played.play(Announcer([sink(out, played.now_s)], wants_waits=False))
     if tape.skipped:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(tape.skipped.items()))
+        kinds = printable(
+            ", ".join(f"{count} {kind}" for kind, count in sorted(tape.skipped.items()))
+        )
         print(f"kcover-ebpf replay: skipped, as a newer version wrote it: {kinds}", file=sys.stderr)

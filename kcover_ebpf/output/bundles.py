@@ -41,11 +41,7 @@ def write_bundle(
     try:
         parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft.mkdir(mode=0o700)
-        for file_name, content in files.items():
-            path = draft / file_name
-            _make_folders(draft, path.parent)
-            path.touch(mode=0o600)
-            path.write_bytes(content)
+        write_private(draft, files)
         for copied in copies:
             path = draft / copied.name
             path.touch(mode=0o600)
@@ -55,6 +51,15 @@ def write_bundle(
         shutil.rmtree(draft, ignore_errors=True)
         raise ActionError(f"cannot write the bundle {final}: {error.strerror}") from error
     return final
+
+
+def write_private(top: Path, files: Mapping[str, bytes]) -> None:
+    """Write `files` (path below `top` -> content), readable by their owner only; raises `OSError`."""
+    for name, content in files.items():
+        path = top / name
+        _make_folders(top, path.parent)
+        path.touch(mode=0o600)
+        path.write_bytes(content)
 
 
 def _make_folders(top: Path, folder: Path) -> None:

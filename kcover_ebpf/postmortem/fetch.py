@@ -21,6 +21,7 @@ from kcover_ebpf.errors import ApiError, CannotObserve, StoreError, Unreachable,
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.exec import Exec
 from kcover_ebpf.output import archives
+from kcover_ebpf.output.bundles import write_private
 from kcover_ebpf.output.part_transfer import Received
 from kcover_ebpf.stores.store import PartStore, part_key
 from kcover_ebpf.trace.gang.agent_pods import AGENT_CONTAINER, agent_on
@@ -92,6 +93,7 @@ def fetched(sources: PartSources, incident: Incident, folder: Path) -> Archive:
     """
     wanted = kept_bundles(incident)
     parts_folder = folder / _PARTS
+    _make(folder)  # first: as the parent of another one, all users could read it
     _make(parts_folder)
     with ThreadPoolExecutor(PARTS_AT_ONCE, "kcover-fetch") as pool:
         fetches = [
@@ -193,16 +195,13 @@ def _until(lines: Iterator[str], end_s: float) -> Iterator[str]:
 
 
 def write_folder(archive: Archive, folder: Path) -> int:
-    """Write the merged archive, and return its bytes.
+    """Write the merged archive, which contains the ends of logs, for its owner only, and return its bytes.
 
     Fetched parts are deleted once nothing is missing. Raises `UsageError`.
     """
     files = packed(archive)
     try:
-        for name, content in files.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            path.write_bytes(content)
+        write_private(folder, files)
     except OSError as error:
         raise UsageError(f"cannot write {folder}: {error.strerror}") from error
     if not archive.missing:

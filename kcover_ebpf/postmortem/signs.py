@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.api.incident import Moment, Status
+from kcover_ebpf.api.json_values import WrongValue, map_of, number, text_of
 from kcover_ebpf.archive.incident_archive import Archive
 from kcover_ebpf.archive.node_part import NodePart
 from kcover_ebpf.model.verdict import Verdict
@@ -121,16 +121,15 @@ _DETAILS = ("comm", "pid", "signal", "exit_code", "device", "number", "text", "d
 def _of_fact(line: str, node: str) -> TimelineEvent | None:
     """The event in one line of facts.jsonl; None for other lines, and for a process that ended normally."""
     try:
-        fields: Any = json.loads(line)
-        time_s = float(fields["time"])
-        name = str(fields.get("fact") or fields["event"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        fields = map_of(json.loads(line))
+        time_s = number(fields.get("time"))
+    except (ValueError, RecursionError, WrongValue):
         return None
-    fields = fields if isinstance(fields, dict) else {}
-    if name == "process_exit" and not fields.get("signal") and not fields.get("exit_code"):
+    name = text_of(fields.get("fact")) or text_of(fields.get("event"))
+    is_normal = not fields.get("signal") and not fields.get("exit_code")
+    if not name or (name == "process_exit" and is_normal):
         return None
-    said = [f"{key} {fields[key]}" for key in _DETAILS if fields.get(key) not in (None, "", 0)]
-    text = ", ".join(
-        [name.replace("_", " "), *said, *([str(fields["reason"])] if "reason" in fields else [])]
-    )
-    return TimelineEvent(time_s, "kernel", text, node)
+    plain = {key: value for key, value in fields.items() if isinstance(value, str | int | float)}
+    said = [f"{key} {plain[key]}" for key in _DETAILS if plain.get(key) not in (None, "", 0)]
+    parts = [name.replace("_", " "), *said, text_of(fields.get("reason"))]
+    return TimelineEvent(time_s, "kernel", ", ".join(filter(None, parts)), node)

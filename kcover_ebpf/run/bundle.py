@@ -7,7 +7,6 @@ for it longer than `BUNDLE_LIMIT_S`.
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -54,9 +53,9 @@ def taken(
     facts: Iterable[str],
     moments: Iterable[Moment],
     trigger: EvidenceTrigger,
+    host: str,
 ) -> Taken:
-    """Copy the sensor's knowledge of the job; `facts`: as JSON lines."""
-    host = os.uname().nodename
+    """Copy the sensor's knowledge of the job; `facts`: as JSON lines, `host`: name of the host that the job ran on."""
     snapshot = job.snapshot()
     pods = dict.fromkeys(snapshot.processes, _POD)
     report = FaultReport(

@@ -18,7 +18,7 @@ from kcover_ebpf.tapes.entries import Ask, End, Entry, Hold, Judge, Look, Start
 from kcover_ebpf.tapes.reader import TapeReader
 from kcover_ebpf.watching.judging import Judging
 
-_HOST = "host"
+HOST = "host"
 """Host name in the output: a tape does not contain it."""
 _NOT_DONE = "replayed: nothing was done"
 
@@ -37,7 +37,7 @@ class Replay:
         """True if the action of the next judgement was postponed in the recording."""
         self._reported_s = 0.0
         """Time of the reported event; starts and ends have their own."""
-        self._judging = self._new_judging(Tracker(tape.header.job, _HOST))
+        self._judging = self._new_judging(Tracker(tape.header.job, HOST))
 
     @property
     def job(self) -> Job:
@@ -107,7 +107,7 @@ class Replay:
             "job": header.job,
             "version": header.version,
             "kernel": None,
-            "host": _HOST,
+            "host": HOST,
             "target": "tape",
             "argv": [],
             "pid": start.pid,

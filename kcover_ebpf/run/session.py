@@ -230,7 +230,8 @@ class Session:
         from kcover_ebpf.run import bundle
 
         job, recent, verdict = self._sensor.job, self._recent, decision.verdict
-        taken = bundle.taken(job, verdict, recent.lines, recent.moments, EvidenceTrigger.RUN)
+        trigger, host = EvidenceTrigger.RUN, os.uname().nodename
+        taken = bundle.taken(job, verdict, recent.lines, recent.moments, trigger, host)
         # an announced fault is acted on at once: then only the stacks that were read for the verdict are kept
         is_urgent = verdict.is_announced and decision.act is not Act.SNAPSHOT
         stacks_s = 0.0 if is_urgent else RUN_STACKS_S
@@ -274,12 +275,15 @@ class Session:
         assert self._supervisor is not None
         due_s = time.monotonic() + (self._pause_s or 0.0)
         self._pause_s = None
-        while (left_s := due_s - time.monotonic()) > 0:
+        while True:
+            left_s = due_s - time.monotonic()
             if self._signal is not None:
                 return False
             if self._end_s is not None and time.monotonic() >= self._end_s:
                 self._outcome = self._time_over()
                 return False
+            if left_s <= 0:
+                break
             time.sleep(min(left_s, 0.1))
         if self._log is not None:
             self._log.begin()

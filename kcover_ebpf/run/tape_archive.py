@@ -12,7 +12,7 @@ from kcover_ebpf.errors import UsageError
 from kcover_ebpf.model.verdict import Verdict
 from kcover_ebpf.run import bundle
 from kcover_ebpf.run.bundle import Taken
-from kcover_ebpf.run.replay import Replay
+from kcover_ebpf.run.replay import HOST, Replay
 from kcover_ebpf.run.sinks import Announcer, Recent
 from kcover_ebpf.tapes.reader import TapeReader
 
@@ -50,7 +50,9 @@ class _Keeper(Recent):
         super().on_verdict(verdict)
         if verdict.opens_incident or self.taken is None or not self.taken.verdict.opens_incident:
             job = self._replay.job
-            self.taken = bundle.taken(job, verdict, self.lines, self.moments, EvidenceTrigger.TAPE)
+            self.taken = bundle.taken(
+                job, verdict, self.lines, self.moments, EvidenceTrigger.TAPE, HOST
+            )
 
     def _note(self, phase: str, time_s: float, text: str) -> None:
         super()._note(phase, time_s, text)

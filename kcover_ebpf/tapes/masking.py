@@ -176,7 +176,8 @@ class Masks:
         return tuple(self.of(part) for part in parts)
 
     def _hash(self, name: str, size: int) -> str:
-        data = name.encode("utf-8", "surrogateescape")
+        # JSON that a job wrote may contain any half of a surrogate pair
+        data = name.encode("utf-8", "surrogatepass")
         return blake2b(data, digest_size=size, key=self._key).hexdigest()
 
     def _name(self, name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.kernel import Fact
+from kcover_ebpf.output.log_lines import blame
 from kcover_ebpf.tapes.entries import (
     MOST_LINE_BYTES,
     TAPE,
@@ -42,10 +44,7 @@ class TapeWriter:
         `on_stop`: called once with the reason if recording ends early.
         """
         try:
-            # without O_NONBLOCK, a FIFO without a reader would block us here, and a slow reader
-            # later
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
-            self._descriptor = os.open(path, flags, 0o600)
+            self._descriptor = _opened(path)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise UsageError(f"cannot record to {path}: {reason}; name another file") from error
@@ -64,8 +63,11 @@ class TapeWriter:
         """Write a fact, masked unless names are to be kept."""
         if not self._is_open:
             return
-        kept = fact if self._masks is None else self._masks.of(fact)
-        self._line({"fact": kind_of(type(kept)), **TAPE.encode(kept)})
+        try:
+            kept = fact if self._masks is None else self._masks.of(fact)
+            self._line({"fact": kind_of(type(kept)), **TAPE.encode(kept)})
+        except Exception as error:  # noqa: BLE001 - facts contain what a job wrote
+            self._finish(f"{kind_of(type(fact))} cannot be recorded ({blame(error)})")
 
     def on_reading(self) -> None:
         """Write the mark that threads to read were requested."""
@@ -96,11 +98,13 @@ class TapeWriter:
 
     def close(self) -> None:
         """Write buffered data and close the file; may be called repeatedly."""
-        if not self._is_open:
-            return
+        if self._is_open:
+            self._finish()
+
+    def _finish(self, reason: str = "") -> None:
         self._flush(last=True)
         if self._is_open:
-            self._stop()
+            self._stop(reason)
 
     def _mark(self, mark: Mark) -> None:
         if self._is_open:
@@ -140,3 +144,17 @@ class TapeWriter:
             reason = reason or error.strerror or str(error)
         if reason:
             self._on_stop(reason)
+
+
+def _opened(path: Path) -> int:
+    # without O_NONBLOCK, a FIFO without a reader would block us here, and a slow reader later
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.fchmod(descriptor, 0o600)  # an existing file keeps its own mode otherwise
+            os.ftruncate(descriptor, 0)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -7,7 +7,7 @@ visible.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any
 
@@ -96,22 +96,40 @@ def tree_of(stacks: Iterable[Stack]) -> StackTree:
         found.setdefault(frames_of(kept[members[0]]), []).extend(members)
     ordered = sorted(found.items(), key=lambda item: (len(item[1]), item[1]))
     groups = tuple((frames, tuple(members)) for frames, members in ordered if frames)
-    return StackTree(kept, _children(groups, 0), groups)
+    return StackTree(kept, _roots(groups), groups)
 
 
-def _children(groups: Groups, depth: int) -> tuple[StackNode, ...]:
-    by_frame: dict[Frame, list[tuple[tuple[Frame, ...], tuple[int, ...]]]] = {}
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A node whose members and children are still being collected."""
+
+    frame: Frame
+    members: list[int]
+    children: dict[Frame, int]
+    """Frame below it -> place among the drafts."""
+
+
+def _roots(groups: Groups) -> tuple[StackNode, ...]:
+    """The topmost nodes; made without recursion, because a program may be thousands of calls deep."""
+    drafts: list[_Draft] = []
+    roots: dict[Frame, int] = {}
     for frames, members in groups:
-        if depth < len(frames):
-            by_frame.setdefault(frames[depth], []).append((frames, members))
-    nodes = [
-        StackNode(
-            frame,
-            frozenset(member for _, members in inside for member in members),
-            _children(tuple(inside), depth + 1),
-        )
-        for frame, inside in by_frame.items()
-    ]
+        siblings = roots
+        for frame in frames:
+            place = siblings.setdefault(frame, len(drafts))
+            if place == len(drafts):
+                drafts.append(_Draft(frame, [], {}))
+            drafts[place].members.extend(members)
+            siblings = drafts[place].children
+    nodes: dict[int, StackNode] = {}
+    for place in reversed(range(len(drafts))):
+        draft = drafts[place]
+        below = _in_order(nodes.pop(child) for child in draft.children.values())
+        nodes[place] = StackNode(draft.frame, frozenset(draft.members), below)
+    return _in_order(nodes.values())
+
+
+def _in_order(nodes: Iterable[StackNode]) -> tuple[StackNode, ...]:
     return tuple(sorted(nodes, key=lambda node: (len(node.members), min(node.members))))
 
 
@@ -128,17 +146,14 @@ class TreeLine:
 
 def tree_lines(tree: StackTree) -> Iterator[TreeLine]:
     """The frames in order; a line is indented only where ranks diverge."""
-    return _lines_of(tree.roots, 0)
-
-
-def _lines_of(nodes: Sequence[StackNode], depth: int) -> Iterator[TreeLine]:
-    for node in nodes:
+    left = [(0, node) for node in reversed(tree.roots)]
+    while left:
+        depth, node = left.pop()
         yield TreeLine(depth, node.frame, node.members)
-        last = node
-        while len(last.children) == 1 and last.children[0].members == last.members:
-            last = last.children[0]
-            yield TreeLine(depth, last.frame, None)
-        yield from _lines_of(last.children, depth + 1)
+        while len(node.children) == 1 and node.children[0].members == node.members:
+            (node,) = node.children
+            yield TreeLine(depth, node.frame, None)
+        left += [(depth + 1, child) for child in reversed(node.children)]
 
 
 def as_text(tree: StackTree) -> list[str]:

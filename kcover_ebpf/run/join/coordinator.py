@@ -92,8 +92,9 @@ class Coordinator:
         while not self._closing.is_set():
             try:
                 connection, address = self._listener.accept()
-            except OSError:
-                return
+            except OSError:  # such as EMFILE: it passes, and hosts must be able to connect again
+                self._closing.wait(JOIN_TICK_S)
+                continue
             if not self._slots.acquire(blocking=False):
                 connection.close()
                 continue

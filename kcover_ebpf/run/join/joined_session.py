@@ -242,4 +242,6 @@ class JoinedSession(Session):
         else:
             self._shut_down(decision, Reason.SHUTDOWN, "the job was shut down on all hosts")
         self._is_gang_over |= order.act is Act.SHUTDOWN
-        self._member.done(order.id)
+        # a part that did not die keeps the others from starting the job again
+        if order.act is Act.SHUTDOWN or self._is_held:
+            self._member.done(order.id)

@@ -14,6 +14,7 @@ import pytest
 
 from kcover_ebpf import cli
 from kcover_ebpf.archive.incident_archive import Archive, packed
+from kcover_ebpf.cli.report import read
 from kcover_ebpf.output import archives
 from kcover_ebpf.output.bundles import write_bundle
 from tests.unit.support import incident_archives as build
@@ -47,6 +48,23 @@ def test_report__a_tape_has_a_page(tmp_path: Path) -> None:
     assert "it was reported only" in text
     assert text.count('<g class="culprit">') == 1
     assert "first sign" not in text
+
+
+def test_report__a_tape_is_not_of_the_host_that_makes_its_page() -> None:
+    (part,) = read(TAPE).parts
+    assert part.report is not None
+    assert (part.node, part.report.node) == ("host", "host")
+
+
+def test_report__a_name_in_an_error_cannot_command_the_terminal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    parts = [
+        write_bundle(tmp_path, name, packed(Archive(job)))
+        for name, job in (("a", "ml/llm"), ("b", "\x1b]0;owned\x07"))
+    ]
+    assert cli.main(["report", *map(str, parts)]) == 2
+    assert r"different jobs: \x1b]0;owned\x07, ml/llm" in capfd.readouterr().err
 
 
 def test_report__other_programs_can_read_the_stacks_and_the_timeline(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -11,6 +12,7 @@ import pytest
 from kcover_ebpf.api.incident import Moment, Phase, RestartMethod
 from kcover_ebpf.archive.incident_archive import Archive, packed, unpacked
 from kcover_ebpf.archive.manifest import MissingPart
+from kcover_ebpf.archive.node_part import NodePart
 from kcover_ebpf.model.verdict import Cause, Culprit
 from kcover_ebpf.postmortem.page import chrome_trace_of, page_of
 from kcover_ebpf.postmortem.render import after, html_of
@@ -220,6 +222,24 @@ def test_page__hostile_names_never_become_markup() -> None:
     assert "\x1b" not in html
     assert "\u202e" not in html
     assert "onerror=alert(2)>" not in html.replace("&gt;", "")
+
+
+@pytest.mark.parametrize("time", ["NaN", "-Infinity", "1e400", "1e300", "9" * 400, '"7"', "[]"])
+def test_page__a_fact_of_no_time_costs_no_page(time: str) -> None:
+    """A node, or a damaged disk, may send anything as one."""
+    fact = '{"event":"fact","fact":"oom_kill","comm":"%s","time":%s}'
+    facts = ("[7]", '{"time":7}', fact % ("wrong", time), fact % ("right", build.REPORT_S))
+    archive = Archive("ns/j", parts=(NodePart("gpu-1", build.REPORT_S, facts=facts),))
+    assert [event.text for event in page_of(archive).events] == ["oom kill, comm right"]
+    assert "comm right" in shown(archive).text
+    assert "comm right" in json.dumps(chrome_trace_of(archive), allow_nan=False)
+
+
+def test_page__of_a_fact_only_plain_values_are_shown() -> None:
+    deep = '{"event":"fact","fact":"oom_kill","time":%s,"comm":%s,"pid":7,"reason":{"a":1}}'
+    fact = deep % (build.REPORT_S, "[" * 400 + "]" * 400)
+    archive = Archive("ns/j", parts=(NodePart("gpu-1", build.REPORT_S, facts=(fact,)),))
+    assert [event.text for event in page_of(archive).events] == ["oom kill, pid 7"]
 
 
 def test_page__nothing_is_fetched_and_nothing_is_run() -> None:

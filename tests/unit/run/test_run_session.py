@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -272,6 +273,23 @@ def test_session__after_a_signal_nothing_is_decided_any_more(
     assert (ended.reason, ended.exit_code) == (Reason.SIGNAL, 143)
     assert supervisor.orders == ["end 5"]
     assert notes.actions == []
+
+
+@pytest.mark.usefixtures("signals")
+def test_session__a_job_is_not_started_after_a_signal_at_the_end_of_the_pause(
+    live: Any, supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleep = time.sleep
+
+    def interrupted(duration_s: float) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        sleep(duration_s)
+
+    session, _ = live(decide(Act.RESTART), watch)
+    monkeypatch.setattr("time.sleep", interrupted)
+    session.catch_signals()
+    assert session.run().exit_code == 143
+    assert supervisor.orders == ["kill", "end 5"]
 
 
 @pytest.mark.usefixtures("signals")

@@ -127,7 +127,7 @@ def kept(folder: Path) -> Archive:
     recent = Recent(lambda: 104.0)
     report_all(recent)
     job = Job(Policy(), SyscallTable("x86_64"))
-    taken = bundle.taken(job, HUNG, recent.lines, recent.moments, EvidenceTrigger.RUN)
+    taken = bundle.taken(job, HUNG, recent.lines, recent.moments, EvidenceTrigger.RUN, "gpu-1")
     text = BundleThread(folder, taken, (), 0.0).outcome()
     path = folder / "19700101T000143.500Z-j-1-HUNG"
     assert text == f"wrote {path}"
@@ -169,7 +169,7 @@ def test_bundle__a_disk_that_does_not_answer_keeps_no_action_waiting(
     monkeypatch.setattr(bundle, "write_bundle", lambda *_: answered.wait(60))
     monkeypatch.setattr(bundle, "BUNDLE_LIMIT_S", 0.1)
     job = Job(Policy(), SyscallTable("x86_64"))
-    taken = bundle.taken(job, HUNG, (), (), EvidenceTrigger.RUN)
+    taken = bundle.taken(job, HUNG, (), (), EvidenceTrigger.RUN, "gpu-1")
     assert "still being written" in BundleThread(tmp_path, taken, (), 0.0).outcome()
     answered.set()
 

@@ -332,6 +332,15 @@ def test_main__a_file_that_is_none_and_one_that_cannot_be_judged_end_with_2(
         assert len(capfd.readouterr().err.splitlines()) == 1
 
 
+def test_main__a_kind_that_commands_a_terminal_is_made_visible(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a").write_bytes(HEAD + b'{"fact":"\\u001b]0;owned\\u0007\\nok"}\n')
+    assert main(["replay", str(tmp_path / "a")]) == 0
+    said = capfd.readouterr().err
+    assert said.endswith(r"wrote it: 1 \x1b]0;owned\x07\nok" + "\n")
+
+
 @pytest.fixture(scope="module")
 def tape_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("tape") / "a"

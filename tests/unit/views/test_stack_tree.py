@@ -7,7 +7,15 @@ import json
 from kcover_ebpf.model.traced import Stack
 from kcover_ebpf.trace.render import stack_tree as traced
 from kcover_ebpf.views.rank_numbers import in_and_out, ranks_text
-from kcover_ebpf.views.stack_tree import Layer, as_text, collapsed, frames_of, speedscope, tree_of
+from kcover_ebpf.views.stack_tree import (
+    Layer,
+    as_text,
+    collapsed,
+    frames_of,
+    speedscope,
+    tree_lines,
+    tree_of,
+)
 
 
 def healthy(rank: int) -> Stack:
@@ -85,6 +93,17 @@ def test_tree_of__every_rank_is_in_as_many_frames_as_its_stack_has() -> None:
         for rank in TREE.ranks(node.members):
             counts[rank] += 1
     assert counts == {**dict.fromkeys(range(7), 6), 7: 3}
+
+
+def test_tree_of__a_program_may_be_thousands_of_calls_deep() -> None:
+    """As one whose recursion does not end, at another depth in each rank."""
+    calls = ("walk (tree.py:7)",) * 1200 + ("main (train.py:80)",)
+    tree = tree_of(Stack(pid, pid, pid, calls[-10 * pid :]) for pid in range(1, 121))
+    lines = list(tree_lines(tree))
+    assert len(lines) == 1200
+    parting = [tree.ranks(line.members) for line in lines if line.members is not None]
+    assert parting == [tuple(range(pid, 121)) for pid in range(1, 121)]
+    assert as_text(tree)[0].split() == ["main", "(train.py:80)", "python", "all", "120"]
 
 
 def test_as_text__one_rank_alone_is_no_tree() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -74,6 +76,37 @@ def test_coordinator__a_run_that_is_back_before_its_loss_was_noticed_is_admitted
     assert "host names must differ" in refused
     assert messages.to_member(again.receive()).refused is None
     again.close()
+
+
+class FakeFullListener:
+    """A listening socket whose next connections cannot be accepted."""
+
+    def __init__(self, listener: socket.socket, failures: int) -> None:
+        self._listener, self.failures = listener, failures
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._listener, name)
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return self._listener.accept()
+
+
+def test_coordinator__a_connection_that_cannot_be_accepted_is_not_the_last_one() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        found = JoinOptions("127.0.0.1", listener.getsockname()[1], 2, SECRET)
+        gang = JoinedGang("train", 2, Settings(act=Act.SHUTDOWN, policy=Policy()))
+        failing: Any = FakeFullListener(listener, failures=2)
+        serving = Coordinator(failing, gang, found)
+        serving.start()
+        channel, refused = connected(found, HELLO)
+        assert (refused, failing.failures) == (None, 0)
+        channel.close()
+        serving.close()
 
 
 def test_coordinator__a_run_that_is_back_is_sent_what_it_missed(

@@ -197,6 +197,14 @@ def test_joined_session__an_order_to_start_that_comes_twice_starts_the_job_once(
     assert said == [("done", "j-1-restart"), ("begin", 1), ("ended", 0)]
 
 
+def test_joined_session__a_part_that_does_not_die_is_not_reported_as_ended(bench: Bench) -> None:
+    """The other hosts would start the job again without it."""
+    bench.supervisor.stuck = (4711,)
+    outcome = bench.ended(bench.hear(ORDER))
+    assert (outcome.exit_code, "4711" in outcome.text) == (75, True)
+    assert ("done", "j-1-restart") not in bench.member.sent
+
+
 @pytest.mark.parametrize(
     ("lost_s", "refused", "start_count"),
     [
