@@ -259,7 +259,12 @@ class PortWatch:
             self._up[name] = up
             self.has_new |= before is None
         reported = [f"port {state}"] if state and before not in (None, up) else []
-        for change in (*reported, *self._errors(name, port.counters)):
+        errors = list(self._errors(name, port.counters))
+        if not (up or reported):
+            # it has no link: its counters change nothing for those who use it, and would seem to be
+            # the moment when it went down
+            errors = []
+        for change in (*reported, *errors):
             yield PortChange(boottime_ns, name, port.device, up, change)
 
     def _errors(self, name: str, counters: Mapping[str, str]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -42,7 +42,8 @@ class FabricReader:
     def __init__(self, root: Path, files: OpenFiles) -> None:
         self._files = files
         self._rdma = root / "sys/class/infiniband"
-        self._before: dict[str, int] = {}
+        self._before: dict[Path, int] = {}
+        """The last value of each counter."""
         self._nodes: dict[Pid, frozenset[str]] = {}
         self._devices: dict[str, Path] = {}
         """By device file."""
@@ -80,25 +81,33 @@ class FabricReader:
                     yield FabricErrors(boottime_ns, pid, port.port, port.device, port.counters)
 
     def _moved(self) -> dict[str, int]:
-        """Bytes since the last call, by device file; a device seen for the first time moved nothing."""
+        """Bytes since the last call, by device file; a counter read for the first time moved nothing."""
         moved: dict[str, int] = {}
+        before, self._before = self._before, {}
         for device in self._rdma.iterdir() if self._rdma.is_dir() else ():
             node = self._node(device)
             self._devices[node] = device
-            total = sum(self._total(port) for port in (device / "ports").glob("*"))
-            before = self._before.get(node)
-            self._before[node] = total
-            # a device that was reset counts from 0 again
-            moved[node] = max(0, total - before) if before is not None else 0
+            counted = (
+                self._moved_by(port / name, before) * unit
+                for port in (device / "ports").glob("*")
+                for name, unit in _COUNTERS
+            )
+            # several devices of one PCI function have the same file here
+            moved[node] = moved.get(node, 0) + sum(counted)
         return moved
 
-    @staticmethod
-    def _total(port: Path) -> int:
-        total = 0
-        for name, unit in _COUNTERS:
-            with contextlib.suppress(OSError, ValueError):
-                total += int((port / name).read_text()) * unit
-        return total
+    def _moved_by(self, counter: Path, before: Mapping[Path, int]) -> int:
+        """By how much a counter grew. One that cannot be read now keeps its last value: it did not begin at 0."""
+        known = before.get(counter)
+        try:
+            count = int(counter.read_text())
+        except (OSError, ValueError):
+            if known is not None:
+                self._before[counter] = known
+            return 0
+        self._before[counter] = count
+        # a device that was reset counts from 0 again
+        return max(0, count - known) if known is not None else 0
 
     @staticmethod
     def _node(device: Path) -> str:

@@ -144,7 +144,8 @@ class _Inquiry:
     ) -> None:
         self._source = source
         self._places, self._hosts, self._patience = places, hosts, patience
-        self._world_size, self._unseen = world_size, ""
+        self._world_size, self._unseen, self._failure = world_size, "", ""
+        self._answering: list[RasPlace] = []
         self._reported: queue.SimpleQueue[CollectivesSeen] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._ask, name="ras", daemon=True)
@@ -187,8 +188,10 @@ class _Inquiry:
     def _round(
         self, answers: list[tuple[int, RasReport]], begun_ns: int
     ) -> list[tuple[int, RasReport]]:
-        report = _joined([self._source.ask(place, self._patience) for place in self._places])
-        self._unseen = _uncovered(report, self._world_size)
+        answering, report = self._answer()
+        if answering != self._answering:
+            # ranks that other places reported would seem to have moved
+            self._answering, answers = answering, []
         answers = [*answers[-(_KEPT - 1) :], (begun_ns, report)]
         reading = ras.read([report for _, report in answers])
         if reading is None:
@@ -200,7 +203,29 @@ class _Inquiry:
         named = reading.behind or reading.missing or reading.failed or reading.sides
         if named or reading.complete:
             self._publish(self._fact(answers[0][0], reading, answers=len(answers)))
+        elif self._failure:
+            self._publish(CollectivesSeen(begun_ns, begun_ns, trouble=self._failure))
         return answers
+
+    def _answer(self) -> tuple[list[RasPlace], RasReport]:
+        """The places that answer, and one report of all their answers; raises `RasError` if none does.
+
+        A place that does not answer may hold the rank that is looked for: the others know what it has not launched.
+        """
+        reports: list[tuple[RasPlace, RasReport]] = []
+        self._failure = ""
+        for place in self._places:
+            try:
+                reports.append((place, self._source.ask(place, self._patience)))
+            except RasError as error:
+                self._failure = str(error)
+        if not reports:
+            raise RasError(self._failure)
+        report = _joined([answer for _, answer in reports])
+        self._unseen = _uncovered(report, self._world_size)
+        if self._failure and (self._unseen or self._world_size is None):
+            report = replace(report, whole=False)  # its ranks may not be equal to those listed
+        return [place for place, _ in reports], report
 
     def _pause(self, pause_s: float, answers: list[tuple[int, RasReport]]) -> None:
         """Wait; an event that reports a dead process ends the wait early."""

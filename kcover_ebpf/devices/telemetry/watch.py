@@ -167,17 +167,20 @@ class GpuTelemetry:
             if not block or len(rest) > _MOST_BYTES:
                 return running_helper.last_words() or "the helper ended"
             for line in lines:
-                self._take(line)
+                if not self._take(line):
+                    # e.g. the package was updated while this program runs
+                    return "the helper's lines cannot be read: it is of another version"
                 due_s = time.monotonic() + max(
                     TELEMETRY_SILENT_S, TELEMETRY_SILENT_PERIODS * self._period_s
                 )
         return "ended"
 
-    def _take(self, line: bytes) -> None:
+    def _take(self, line: bytes) -> bool:
+        """Publish a line; False if it has another form."""
         try:
             line_read = decode(TelemetryLine, json.loads(line))
         except (ValueError, RecursionError, ObjectError):
-            return  # a helper of another version printed it; the silence is noticed
+            return False
         readings, fresh = line_read.gpus, []
         for reading in readings:
             if reading.serial:
@@ -197,6 +200,7 @@ class GpuTelemetry:
         # values of an exporter may be half a minute old, so they are not signs of progress
         if not self._options.dcgm and fresh:
             self._hand_on([self._states[gpu] for gpu in fresh])
+        return True
 
     def _hand_on(self, states: list[GpuState]) -> None:
         used = self._holders.of(self._members, states, time.monotonic())

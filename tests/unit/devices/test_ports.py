@@ -97,6 +97,19 @@ def test_port_watch__counters_of_rdma_ports(watch, port):
     assert changes(watch, 3) == []
 
 
+def test_port_watch__counters_of_a_port_without_a_link_do_not_begin_its_time_down(watch, port):
+    """A port that nobody has plugged in would end each stalled job that has its adapter open."""
+    (port / "state").write_text("1: DOWN\n")
+    (port / "counters/link_downed").write_text("4\n")
+    assert changes(watch, 1) == [(False, "port DOWN"), (False, "link_downed +1")]
+    (port / "counters/link_downed").write_text("6\n")
+    assert changes(watch, 2) == []
+    (port / "state").write_text("4: ACTIVE\n")
+    assert changes(watch, 3) == [(True, "port ACTIVE")]
+    (port / "counters/link_downed").write_text("7\n")
+    assert changes(watch, 4) == [(True, "link_downed +1")]
+
+
 def test_port_watch__a_counter_that_is_no_text_hides_no_other(watch, port):
     (port / "counters/symbol_error").write_bytes(b"\xff\n")
     (port / "counters/link_downed").write_text("4\n")

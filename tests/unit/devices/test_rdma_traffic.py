@@ -119,3 +119,36 @@ def test_fabric_reader__a_device_that_appears_later_moved_nothing_until_then(
     assert reader.read([Pid(7)], 2, PORT_HOLDERS_S) == []
     host.count("mlx5_0", 5_001, 0)
     assert reader.read([Pid(7)], 3, PORT_HOLDERS_S + 1) == [FabricMoved(3, Pid(7), 4)]
+
+
+@pytest.mark.parametrize("text", ["", "N/A\n"])
+def test_fabric_reader__a_counter_that_can_be_read_again_has_not_moved_all_its_bytes(
+    tmp_path: Path, text: str
+) -> None:
+    """Firmware that is failing answers some reads; a job that waits for it must not seem to continue."""
+    host = Host(tmp_path)
+    host.count("mlx5_0", 1_000, 1_000)
+    reader = FabricReader(tmp_path, OpenFiles(tmp_path / "proc"))
+    assert reader.read([Pid(7)], 1, 0.0) == []
+    counter = tmp_path / "sys/class/infiniband/mlx5_0/ports/1/counters/port_rcv_data"
+    counter.write_text(text)
+    assert reader.read([Pid(7)], 2, 1.0) == []
+    host.count("mlx5_0", 1_000, 1_000)
+    assert reader.read([Pid(7)], 3, 2.0) == []
+    host.count("mlx5_0", 1_000, 1_005)
+    assert reader.read([Pid(7)], 4, 3.0) == [FabricMoved(4, Pid(7), 20)]
+
+
+def test_fabric_reader__devices_of_one_pci_function_are_counted_each_by_itself(
+    tmp_path: Path,
+) -> None:
+    """Such as one made of software on top of an adapter."""
+    host = Host(tmp_path)
+    device = tmp_path / "sys/class/infiniband/mlx5_1/device/infiniband_verbs"
+    (device / "uverbs1").rename(device / "uverbs0")
+    host.count("mlx5_0", 1_000, 0)
+    reader = FabricReader(tmp_path, OpenFiles(tmp_path / "proc"))
+    for second in range(3):
+        assert reader.read([Pid(7)], second, second) == []
+    host.count("mlx5_1", 5, 0)
+    assert reader.read([Pid(7)], 3, 3.0) == [FabricMoved(3, Pid(7), 20)]

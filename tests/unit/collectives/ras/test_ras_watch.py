@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from kcover_ebpf.collectives.ras import RasReport, client, watch
+from kcover_ebpf.collectives.ras import RasError, RasReport, client, watch
 from kcover_ebpf.collectives.ras.answer import parse
 from kcover_ebpf.collectives.ras.client import RasPatience, RasPlace
 from kcover_ebpf.collectives.ras.netns import pid_inside
@@ -47,6 +47,8 @@ class FakeNccl:
         self.asked += 1
         if self.asked >= 4 * len(self.places):
             self.enough.set()
+        if place.pid not in self.reports:
+            raise RasError("timed out")
         return parse(self.reports[place.pid])
 
     def place(self, pid: int, report: str, pids: dict[int, int]) -> None:
@@ -156,6 +158,50 @@ def test_ras_watch__each_place_knows_a_part_of_the_communicators(
     reported = nccl.seen(RasWatch())
     assert [rank.pid for rank in reported.behind] == [Pid(5102)]
     assert reported.missing == ()
+
+
+@pytest.mark.parametrize("silent", [1, 2])
+def test_ras_watch__a_pod_that_does_not_answer_hides_no_other_answer(
+    nccl: FakeNccl, silent: int
+) -> None:
+    """All processes of the pod that holds the job up may be stopped."""
+    for pid in (1, 2):
+        nccl.place(pid, LATE, {100 + pid: 5100 + pid})
+    del nccl.reports[Pid(silent)]
+    reported = nccl.seen(RasWatch())
+    assert [(rank.rank, rank.launched) for rank in reported.behind] == [(2, 7)]
+    assert reported.trouble == ""
+
+
+@pytest.mark.parametrize(("size", "trouble"), [(None, "timed out"), (8, "timed out"), (2, "")])
+def test_ras_watch__ranks_are_not_equal_to_those_of_a_pod_that_does_not_answer(
+    nccl: FakeNccl, size: int | None, trouble: str
+) -> None:
+    """Unless an answer of another pod covers all ranks."""
+    for pid in (1, 2):
+        nccl.place(pid, json_report([7, 7]), {99 + pid: 5099 + pid})
+    del nccl.reports[Pid(2)]
+    asking = RasWatch()
+    asking.tick(True, {}, size)
+    assert nccl.enough.wait(60)
+    reported = asking.tick(True, {}, size)
+    asking.close()
+    assert reported[-1].trouble == trouble
+
+
+def test_inquiry__a_pod_that_stops_to_answer_has_not_moved(
+    nccl: FakeNccl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server was the one that knew all ranks."""
+    nccl.place(1, json_report([7, 0], missing=(1,)), {})
+    nccl.place(2, LATE, {})
+    monkeypatch.setattr(threading.Thread, "start", lambda _: None)
+    watched = watch._Inquiry(client.RasHere(), nccl.places, (), RasPatience())
+    answers = watched._round([], 1)
+    del nccl.reports[Pid(2)]
+    answers = watched._round(answers, 2)
+    assert len(answers) == 1
+    assert watched.take() == []
 
 
 def test_pid_inside__the_number_inside_is_the_last_of_the_kernels_list(

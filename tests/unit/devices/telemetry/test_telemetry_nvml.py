@@ -17,6 +17,7 @@ import pytest
 from kcover_ebpf.api.codec import decode
 from kcover_ebpf.devices.inventory.gpu_vendors import Gpu
 from kcover_ebpf.devices.telemetry import watch
+from kcover_ebpf.devices.telemetry.helper import HelperOptions
 from kcover_ebpf.devices.telemetry.reading import GpuProcess, GpuReading
 from kcover_ebpf.devices.telemetry.watch import GpuTelemetry, TelemetryOptions
 from kcover_ebpf.facts.devices import GpuUse
@@ -311,3 +312,14 @@ def test_telemetry_nvml__nothing_is_started_without_a_driver(host: Host) -> None
     telemetry = host.watch()
     list(telemetry.tick([]))
     host.until(lambda: telemetry.latest.trouble == "no GPU driver is loaded")
+
+
+def test_telemetry_nvml__lines_of_another_version_end_the_readings(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the last values would be shown for ever."""
+    program = "while echo '{\"gpus\": 1}'; do sleep 0.1; done"
+    monkeypatch.setattr(HelperOptions, "argv", lambda _: ["/bin/sh", "-c", program])
+    telemetry = host.watch()
+    list(telemetry.tick([]))
+    host.until(lambda: "of another version" in telemetry.latest.trouble, timeout_s=10)
