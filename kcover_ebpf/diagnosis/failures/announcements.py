@@ -236,9 +236,16 @@ def left_before(gone: Sequence[ProcessExit]) -> Pid | None:
 
 
 def gone_before(
-    first_exit: ProcessExit, ranks: Mapping[Pid, ProcessHistory], longest_s: float
+    first_exit: ProcessExit,
+    ranks: Mapping[Pid, ProcessHistory],
+    longest_s: float,
+    exchanged_ns: int = 0,
 ) -> list[ProcessExit]:
-    """Exits of ranks that are shortly enough before a failure to be its reason."""
+    """Exits of ranks that are shortly enough before a failure to be its reason.
+
+    `exchanged_ns`: the last exchange of the others. An exit next to it may be older: nothing was done without that
+    rank, and on a busy machine a program takes long to end after an error. 0: none was observed.
+    """
     window_ns = max(LOSS_FELT_NS, int(LOSS_FELT_STEPS * longest_s * NS))
     exits = [
         process.exit
@@ -248,7 +255,10 @@ def gone_before(
     return [
         exit_
         for exit_ in exits
-        if exit_.known and 0 <= first_exit.boottime_ns - exit_.boottime_ns <= window_ns
+        if exit_.known
+        and exit_.boottime_ns <= first_exit.boottime_ns
+        and min(first_exit.boottime_ns - exit_.boottime_ns, abs(exchanged_ns - exit_.boottime_ns))
+        <= window_ns
     ]
 
 

@@ -70,7 +70,8 @@ def judge_failure(
     evidence += _dumps(ranks.values())
     restart = own_recovery(first_process, process, is_missed=bool(alive) or not whole)
     evidence += [] if restart is None else [restart]
-    gone = gone_before(first, ranks, longest_s)
+    exchanged_ns = max((rank.data_ns for rank in ranks.values()), default=0)
+    gone = gone_before(first, ranks, longest_s, exchanged_ns)
     earlier = _ended_before(announcements, first, gone, views)
     if earlier is not None:
         cause, culprit, text = earlier
