@@ -119,9 +119,8 @@ class Uploader:
             files = archives.read_files(path)
             namespace = _namespace(files.get(MANIFEST, b""))
         except UsageError as error:
-            if isinstance(
-                error.__cause__, OSError
-            ):  # a disk or limit of this node: the part itself may be complete
+            # a disk or a limit of this node: the part itself may be complete
+            if isinstance(error.__cause__, OSError):
                 raise StoreError(str(error)) from error
             _LOG.info("%s is not copied: %s", path.name, error)
             return UploadResult.REFUSED

@@ -98,7 +98,7 @@ def test_port_watch__counters_of_rdma_ports(watch, port):
 
 
 def test_port_watch__counters_of_a_port_without_a_link_do_not_begin_its_time_down(watch, port):
-    """A port that nobody has plugged in would end each stalled job that has its adapter open."""
+    """A port without a cable would end each stalled job that has its adapter open."""
     (port / "state").write_text("1: DOWN\n")
     (port / "counters/link_downed").write_text("4\n")
     assert changes(watch, 1) == [(False, "port DOWN"), (False, "link_downed +1")]

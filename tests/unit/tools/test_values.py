@@ -49,7 +49,7 @@ def test_values__the_comments_reach_every_value() -> None:
 def test_values__the_schema_knows_the_same() -> None:
     """What the chart refuses by its schema cannot be documented, and the reverse."""
     depth = {path for path in in_schema(SCHEMA) if path.rpartition(".")[0] in {*SECTIONS, ""}}
-    helms_own = {"global"}
+    helms_own = {"enabled", "global"}
     assert {value.path for value in VALUES} == depth - helms_own
 
 

@@ -173,9 +173,9 @@ def test_ras_watch__a_pod_that_does_not_answer_hides_no_other_answer(
     assert reported.trouble == ""
 
 
-@pytest.mark.parametrize(("size", "trouble"), [(None, "timed out"), (8, "timed out"), (2, "")])
+@pytest.mark.parametrize(("size", "failure"), [(None, "timed out"), (8, "timed out"), (2, "")])
 def test_ras_watch__ranks_are_not_equal_to_those_of_a_pod_that_does_not_answer(
-    nccl: FakeNccl, size: int | None, trouble: str
+    nccl: FakeNccl, size: int | None, failure: str
 ) -> None:
     """Unless an answer of another pod covers all ranks."""
     for pid in (1, 2):
@@ -186,7 +186,7 @@ def test_ras_watch__ranks_are_not_equal_to_those_of_a_pod_that_does_not_answer(
     assert nccl.enough.wait(60)
     reported = asking.tick(True, {}, size)
     asking.close()
-    assert reported[-1].trouble == trouble
+    assert reported[-1].trouble == failure
 
 
 def test_inquiry__a_pod_that_stops_to_answer_has_not_moved(

@@ -53,7 +53,7 @@ def test_announcements__a_failure_before_the_numbers_came_is_no_failure_of_a_ran
     ],
     ids=["nothing was exchanged since", "the others trained on", "no exchange is observed"],
 )
-def test_gone_before__a_busy_machine_does_not_excuse_who_left(
+def test_announcements__a_busy_machine_does_not_excuse_who_left(
     is_silent: bool, is_connected: bool, culprit: tuple[int, Cause]
 ) -> None:
     """There a program takes long to end after the error that it met."""
